@@ -1,0 +1,50 @@
+"""Observations are one array or a flat dict of arrays; these helpers treat both alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor
+
+Observation: TypeAlias = Tensor | dict[str, Tensor]
+NumpyObservation: TypeAlias = np.ndarray | dict[str, np.ndarray]
+
+
+def map_observation(function: Callable[..., Any], *observations: Any) -> Any:
+    """Apply `function` to every array of observations that have the same form."""
+    first = observations[0]
+    if isinstance(first, dict):
+        return {key: function(*(observation[key] for observation in observations)) for key in first}
+    return function(*observations)
+
+
+def index_observation(observation: Observation, indices: Tensor) -> Observation:
+    """Return the rows named by `indices`."""
+    return map_observation(lambda array: array[indices], observation)
+
+
+def to_tensor(observation: NumpyObservation, device: torch.device) -> Observation:
+    """Move a batch of observations to the device."""
+    return map_observation(lambda array: torch.as_tensor(array, device=device), observation)
+
+
+def storage_dtype(space: Space[Any]) -> torch.dtype:
+    """Return the dtype in which a space's observations are stored: integers as they are, floats in single precision."""
+    if np.issubdtype(space.dtype, np.floating):
+        return torch.float32
+    return torch.from_numpy(np.empty(0, dtype=space.dtype)).dtype
+
+
+def allocate(space: Space[Any], leading: tuple[int, ...], device: torch.device) -> Observation:
+    """Return zeroed storage [*leading, ...] for a space's observations."""
+    if isinstance(space, spaces.Dict):
+        return {key: _allocate_array(sub_space, leading, device) for key, sub_space in space.items()}
+    return _allocate_array(space, leading, device)
+
+
+def _allocate_array(space: Space[Any], leading: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.zeros((*leading, *(space.shape or ())), dtype=storage_dtype(space), device=device)

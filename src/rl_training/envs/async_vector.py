@@ -1,0 +1,239 @@
+"""Environments in worker processes, step for step the same as in one process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import util
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.envs.async_worker import run_worker
+from rl_training.envs.shared_rows import SharedRows, obs_views
+from rl_training.envs.slot import EnvSlot
+from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs
+from rl_training.envs.vector import slot_states
+from rl_training.errors import ConfigError, EnvironmentFailure
+
+# A worker imports its packages and makes its environments before it first answers.
+_STARTUP_SECONDS = 60.0
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    start: int
+    stop: int
+
+    def tell(self, command: str, argument: Any = None) -> bool:
+        """Send a command; False where nobody is there to read it."""
+        try:
+            self.connection.send((command, argument))
+        except OSError:
+            return False
+        return True
+
+
+class AsyncVectorEnv:
+    """Slots in worker processes that write observations, rewards and flags to shared memory.
+
+    A worker that raises, dies or does not answer in `worker_timeout` seconds raises an `EnvironmentFailure`
+    that names the cause, the environment and its seed, after every worker has been stopped.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], gym.Env[Any, Any]],
+        num_envs: int,
+        *,
+        num_workers: int | None = None,
+        worker_timeout: float = 60.0,
+    ) -> None:
+        probe = EnvSlot(make, 0)
+        self.observation_space, self.action_space = probe.observation_space, probe.action_space
+        probe.close()
+        self.num_envs = num_envs
+        self._timeout = worker_timeout
+        self._seeds: list[int | None] = [None] * num_envs
+        self._workers: list[_Worker] = []
+        # Also runs when the object is forgotten or the interpreter exits: workers ignore SIGTERM, and
+        # multiprocessing would wait for them forever.
+        self._stop = util.Finalize(self, _stop_workers, args=(self._workers,), exitpriority=100)
+
+        num_workers = min(num_workers or os.cpu_count() or 1, num_envs)
+        context = _context()
+        self._shared = SharedRows.allocate(context, self.observation_space, self.action_space, num_envs, num_workers)
+        self._rows = self._shared.rows(0, num_envs)
+        self._final_obs = obs_views(self._shared.final_obs, 0, num_envs)
+        self._actions = self._shared.actions.view()
+        self._entered = self._shared.entered.view()
+        for number, rows in enumerate(np.array_split(np.arange(num_envs), num_workers)):
+            self._start_worker(context, make, [int(row) for row in rows], number)
+        self._gather(max(worker_timeout, _STARTUP_SECONDS), starting=True)
+
+    def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
+        self._seeds = [int(seed) for seed in seeds]
+        masked = self._command("reset", [self._seeds[worker.start : worker.stop] for worker in self._workers])
+        return copy_obs(self._rows.obs), self._masks(any(masked))
+
+    def step(self, actions: np.ndarray) -> StepBatch:
+        self._actions[...] = actions
+        ended: list[int] = []
+        episodes: list[Episode] = []
+        masked = False
+        for worker_ended, worker_masked, worker_episodes in self._command("step"):
+            ended += worker_ended
+            episodes += worker_episodes
+            masked |= worker_masked
+        # Copies: the workers write these rows again in the next step.
+        obs = copy_obs(self._rows.obs)
+        return StepBatch(
+            obs,
+            self._rows.reward.copy(),
+            self._rows.terminated.copy(),
+            self._rows.truncated.copy(),
+            self._with_finals(obs, ended),
+            self._masks(masked),
+            episodes,
+        )
+
+    def state_dict(self) -> dict[str, Any] | None:
+        states = [state for chunk in self._command("snapshot") for state in chunk]
+        return None if any(state is None for state in states) else {"slots": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        states = slot_states(state, self.num_envs)
+        self._seeds = [slot_state["seed"] for slot_state in states]
+        self._command("restore", [states[worker.start : worker.stop] for worker in self._workers])
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.tell("close")
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+        self._stop()
+
+    def _start_worker(
+        self, context: Any, make: Callable[[], gym.Env[Any, Any]], indices: list[int], number: int
+    ) -> None:
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=run_worker,
+            args=(theirs, make, indices, number, self._shared),
+            name=f"environments-{indices[0]}-{indices[-1]}",
+            daemon=True,
+        )
+        try:
+            process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            ours.close()
+            self._stop()
+            raise ConfigError(
+                f"execution_backend: the environment cannot be sent to a worker process ({error}); register "
+                "it with an importable entry point such as `package.module:Class`, or use `local_sync`"
+            ) from error
+        finally:
+            theirs.close()
+        self._workers.append(_Worker(process, ours, indices[0], indices[-1] + 1))
+
+    def _command(self, command: str, arguments: Sequence[Any] | None = None) -> list[Any]:
+        """Give every worker its command and return their results in order."""
+        if not self._workers:
+            raise EnvironmentFailure("the environments are closed")
+        for number, worker in enumerate(self._workers):
+            if not worker.tell(command, None if arguments is None else arguments[number]):
+                self._fail(self._death(number))
+        return self._gather(self._timeout)
+
+    def _gather(self, seconds: float, *, starting: bool = False) -> list[Any]:
+        deadline = time.monotonic() + seconds
+        results = []
+        for number, worker in enumerate(self._workers):
+            try:
+                if not worker.connection.poll(max(0.0, deadline - time.monotonic())):
+                    self._fail(
+                        f"{self._culprit(number)} did not answer within {seconds:g} seconds and was stopped; "
+                        "if it is slow rather than stuck, raise `env_kwargs.worker_timeout`"
+                    )
+                succeeded, result = worker.connection.recv()
+            except (EOFError, OSError):
+                self._fail(self._death(number, starting=starting))
+            if not succeeded:
+                self._fail(result)
+            results.append(result)
+        return results
+
+    def _fail(self, message: str) -> None:
+        self._stop()
+        raise EnvironmentFailure(message)
+
+    def _death(self, number: int, *, starting: bool = False) -> str:
+        process = self._workers[number].process
+        process.join(_CLOSE_SECONDS)
+        code = process.exitcode
+        if code is not None and code < 0:
+            cause = f"was killed by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                cause += ", often a sign of too little memory"
+        else:
+            cause = f"exited with status {code}"
+        if starting:
+            cause += "; a script that trains with `local_async` needs its code under `if __name__ == '__main__':`"
+        return f"the worker process of {self._culprit(number)} {cause}"
+
+    def _culprit(self, number: int) -> str:
+        index = int(self._entered[number])
+        return f"environment {index} (seed {self._seeds[index]})"
+
+    def _masks(self, masked: bool) -> np.ndarray | None:
+        masks = self._rows.action_mask
+        return masks.copy() if masked and masks is not None else None
+
+    def _with_finals(self, obs: Obs, ended: list[int]) -> Obs:
+        if not ended:
+            return obs
+        final_obs: Obs = copy_obs(obs)
+        if isinstance(final_obs, dict):
+            assert isinstance(self._final_obs, dict)
+            for key, part in final_obs.items():
+                part[ended] = self._final_obs[key][ended]
+        else:
+            assert isinstance(self._final_obs, np.ndarray)
+            final_obs[ended] = self._final_obs[ended]
+        return final_obs
+
+
+def _context() -> Any:
+    """Return how workers are started: never by forking this process, whose threads could deadlock them."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # The server imports this once, instead of every worker.
+    context.set_forkserver_preload(["rl_training.envs.async_worker"])
+    return context
+
+
+def _stop_workers(workers: list[_Worker]) -> None:
+    """End every worker at once and release what the run holds of it."""
+    for worker in workers:
+        if worker.process.is_alive():
+            worker.process.kill()
+    for worker in workers:
+        worker.process.join()
+        worker.process.close()
+        worker.connection.close()
+    workers.clear()

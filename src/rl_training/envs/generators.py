@@ -1,0 +1,36 @@
+"""Random generators as plain values and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rl_training.errors import CheckpointError
+
+# Only these names are ever looked up: a file cannot make anything else run.
+_BIT_GENERATORS = {
+    bit_generator.__name__: bit_generator
+    for bit_generator in (
+        np.random.PCG64,
+        np.random.PCG64DXSM,
+        np.random.MT19937,
+        np.random.Philox,
+        np.random.SFC64,
+    )
+}
+
+
+def generator_state(generator: np.random.Generator) -> dict[str, Any]:
+    """Return the generator's state as nested dicts of ints and arrays."""
+    return dict(generator.bit_generator.state)
+
+
+def generator_from_state(state: dict[str, Any]) -> np.random.Generator:
+    """Return a generator that continues from `state`."""
+    name = state.get("bit_generator")
+    if name not in _BIT_GENERATORS:
+        raise CheckpointError(f"the checkpoint names an unknown random generator `{name}`")
+    bit_generator: Any = _BIT_GENERATORS[name](0)
+    bit_generator.state = state
+    return np.random.Generator(bit_generator)

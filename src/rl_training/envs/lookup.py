@@ -1,0 +1,167 @@
+"""From an environment's name to its registered spec, with errors that name the repair."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs import registration
+from gymnasium.envs.registration import EnvSpec
+
+from rl_training.errors import AxiomError, ConfigError, MissingExtraError, did_you_mean
+from rl_training.experiment.env_params import WRAPPER_KEYS, EnvParams
+
+# What an entry point's module, or the import it fails on, needs to be installed.
+_EXTRA_OF_MODULE = {
+    "gymnasium.envs.box2d": "box2d",
+    "Box2D": "box2d",
+    "gymnasium.envs.mujoco": "mujoco",
+    "mujoco": "mujoco",
+    "ale_py": "atari",
+    "cv2": "atari",
+}
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Return what is registered under `env_id` (also `module:EnvId`), registering Atari on demand."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import_user_module(module, env_id)
+    if name not in registration.registry and _looks_like_atari(name):
+        _register_atari(env_id)
+    try:
+        if name in registration.registry:
+            return registration.registry[name]
+        newest = _newest_id(name)
+        if registration.parse_env_id(name)[2] is None and newest is not None:
+            return registration.registry[newest]
+        return gym.spec(name)  # raises what is wrong with the name
+    except gym.error.DeprecatedEnv as error:
+        raise ConfigError(f"env_id: `{env_id}` is no longer available{_use_newest(name)}") from error
+    except gym.error.VersionNotFound as error:
+        raise ConfigError(f"env_id: `{env_id}` has no such version{_use_newest(name)}") from error
+    except gym.error.Error as error:
+        hint = did_you_mean(name, registration.registry)
+        advice = hint or "; a module that registers it is named as `package.module:EnvId-v0`"
+        raise ConfigError(f"env_id: unknown environment `{env_id}`{advice}") from error
+
+
+def check_make_kwargs(spec: EnvSpec, params: EnvParams) -> None:
+    """Refuse arguments that the environment's constructor does not take."""
+    accepted = _constructor_arguments(spec, params)
+    if accepted is None:
+        return
+    problems = [
+        f"env_kwargs.{key}: `{spec.id}` takes no such argument"
+        + (did_you_mean(key, [*accepted, *WRAPPER_KEYS]) or f"; it takes {', '.join(sorted(accepted))}")
+        for key in params.make_kwargs
+        if key not in accepted
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def explain_make_failure(spec: EnvSpec, params: EnvParams, error: Exception) -> AxiomError | None:
+    """Return the error a user can act on for an environment that could not be made, None for its own bugs."""
+    if isinstance(error, AxiomError):
+        return error
+    if isinstance(error, (ImportError, gym.error.DependencyNotInstalled)):
+        extra = _missing_extra(spec, error)
+        if extra is not None:
+            return MissingExtraError(f"environment `{spec.id}`", extra)
+        newest = _use_newest(spec.id)
+        if newest:
+            return ConfigError(f"env_id: `{spec.id}` is no longer available{newest}")
+        return ConfigError(f"env_id: `{spec.id}` cannot be imported: {error}")
+    expected = (TypeError, ValueError, LookupError, AssertionError, OSError, gym.error.Error)
+    if params.make_kwargs and isinstance(error, expected):
+        given = ", ".join(f"{key}={value!r}" for key, value in params.make_kwargs.items())
+        return ConfigError(f"env_kwargs: `{spec.id}` refuses {given}: {error}")
+    return None
+
+
+def _looks_like_atari(name: str) -> bool:
+    return name.startswith("ALE/") or name.endswith(("-v0", "-v4", "-v5"))
+
+
+def _register_atari(env_id: str) -> None:
+    """Make the Atari ids known; without ale-py only a name that can be nothing else is an error."""
+    if importlib.util.find_spec("ale_py") is None:
+        if env_id.startswith("ALE/") or "NoFrameskip-v" in env_id:
+            raise MissingExtraError(f"environment `{env_id}`", "atari")
+        return
+    gym.register_envs(importlib.import_module("ale_py"))
+
+
+def _import_user_module(module: str, env_id: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            repair = "check its name and that it is installed or on PYTHONPATH"
+        else:
+            repair = f"it needs the missing module `{error.name}`"
+        raise ConfigError(f"env_id: cannot import `{module}` of `{env_id}`: {repair}") from error
+    except Exception as error:
+        raise ConfigError(
+            f"env_id: importing `{module}` of `{env_id}` failed with {type(error).__name__}: {error}"
+        ) from error
+
+
+def _newest_id(env_id: str) -> str | None:
+    """Return the newest registered version of the same environment."""
+    namespace, name, _ = registration.parse_env_id(env_id)
+    version = registration.find_highest_version(namespace, name)
+    return None if version is None else registration.get_env_id(namespace, name, version)
+
+
+def _use_newest(env_id: str) -> str:
+    newest = _newest_id(env_id)
+    return "" if newest in (None, env_id) else f"; use `{newest}`"
+
+
+def _missing_extra(spec: EnvSpec, error: ImportError | gym.error.DependencyNotInstalled) -> str | None:
+    missing: Any = error
+    while missing is not None:
+        root = (getattr(missing, "name", None) or "").split(".")[0]
+        if root in _EXTRA_OF_MODULE:
+            return _EXTRA_OF_MODULE[root]
+        missing = missing.__cause__ or missing.__context__
+    if isinstance(error, gym.error.DependencyNotInstalled) and isinstance(spec.entry_point, str):
+        for module, extra in _EXTRA_OF_MODULE.items():
+            if spec.entry_point.startswith(module):
+                return extra
+    return None
+
+
+def _constructor_arguments(spec: EnvSpec, params: EnvParams) -> set[str] | None:
+    """Return the names the constructor takes; None where it takes any or does not say."""
+    entry_point: Any = spec.entry_point
+    if isinstance(entry_point, str):
+        try:
+            entry_point = registration.load_env_creator(entry_point)
+        except Exception as error:
+            explanation = explain_make_failure(spec, params, error)
+            if explanation is None:
+                raise ConfigError(f"env_id: the entry point of `{spec.id}` cannot be loaded: {error}") from error
+            raise explanation from error
+    if entry_point is None:
+        raise ConfigError(f"env_id: `{spec.id}` can only be made as a vector environment, which has no adapter")
+    accepted: set[str] = set()
+    # Classes that hand `**kwargs` to their parent accept what the parent accepts.
+    layers = inspect.getmro(entry_point) if inspect.isclass(entry_point) else (entry_point,)
+    for layer in layers:
+        function = layer.__dict__.get("__init__") if inspect.isclass(layer) else layer
+        if function is None:
+            continue
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):
+            return None
+        accepted |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return accepted - {"self"}
+    return None

@@ -1,0 +1,152 @@
+"""Environments by name: which backend runs them, and whether they can be used at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from rl_training.envs.lookup import check_make_kwargs, find_spec
+from rl_training.envs.slot import EnvFactory, EnvSlot
+from rl_training.envs.spaces import unsupported_action, unsupported_observation
+from rl_training.envs.vector import SyncVectorEnv, VectorEnv
+from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.env_params import EnvParams, Mode, env_params
+
+Backend = Literal["vector", "local_sync", "local_async"]
+BACKENDS = ("auto", "local_sync", "local_async", "vector")
+
+_CARTPOLE_ENTRY_POINT = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
+# Below this number the fixed cost of the array operations exceeds that of stepping poles one by one.
+_VECTOR_CARTPOLE_FROM = 5
+
+
+def make_vector_env(
+    env_id: str, env_kwargs: Mapping[str, Any], *, mode: Mode, num_envs: int, backend: str
+) -> VectorEnv:
+    """Make `num_envs` environments on the backend that `resolve_backend` names.
+
+    Observation and reward normalisation are not applied here: they need the algorithm's discount
+    (`normalize.with_normalization`).
+    """
+    chosen, _ = resolve_backend(env_id, env_kwargs, backend, num_envs, mode=mode)
+    spec, params = find_spec(env_id), env_params(env_kwargs, mode)
+    if chosen == "vector":
+        from rl_training.envs.vector_cartpole import VectorCartPole
+
+        return VectorCartPole(num_envs, **_vector_cartpole_kwargs(spec, params))
+    factory = _factory(spec, params)
+    if chosen == "local_async":
+        from rl_training.envs.async_vector import AsyncVectorEnv
+
+        return AsyncVectorEnv(factory, num_envs, num_workers=params.num_workers, worker_timeout=params.worker_timeout)
+    return SyncVectorEnv([EnvSlot(factory, index) for index in range(num_envs)])
+
+
+def make_slots(
+    env_id: str, env_kwargs: Mapping[str, Any], *, mode: Mode, count: int, render_mode: str | None = None
+) -> list[EnvSlot]:
+    """Make single environments without autoreset, for an evaluation that counts whole episodes."""
+    factory = _factory(find_spec(env_id), env_params(env_kwargs, mode), render_mode)
+    return [EnvSlot(factory, index) for index in range(count)]
+
+
+def resolve_backend(
+    env_id: str, env_kwargs: Mapping[str, Any], backend: str, num_envs: int, *, mode: Mode = "training"
+) -> tuple[Backend, str]:
+    """Return which backend will run the environments, and why."""
+    if backend not in BACKENDS:
+        raise ConfigError(
+            f"execution_backend: unknown backend `{backend}`"
+            + (did_you_mean(backend, BACKENDS) or f"; choose one of {', '.join(BACKENDS)}")
+        )
+    if backend == "local_sync":
+        return "local_sync", "asked for"
+    if backend == "local_async":
+        return "local_async", "asked for"
+    spec, params = find_spec(env_id), env_params(env_kwargs, mode)
+    obstacle = _vector_obstacle(spec, params)
+    if backend == "vector":
+        if obstacle is not None:
+            raise ConfigError(f"execution_backend: `vector` cannot run this: {obstacle}; use `auto`")
+        return "vector", "asked for"
+    if obstacle is not None:
+        return "local_sync", obstacle
+    if num_envs < _VECTOR_CARTPOLE_FROM:
+        return "local_sync", (
+            f"the vector entry point of {spec.id} is faster only from {_VECTOR_CARTPOLE_FROM} environments on"
+        )
+    return "vector", f"{spec.id} has its own vector entry point"
+
+
+def check_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """Make the environment once for each mode and return its observation and action space.
+
+    Raises an `AxiomError` for an unknown or deprecated id, a missing extra, an argument the environment
+    does not take, a space that cannot be learned on, or modes that do not fit each other.
+    """
+    spec = find_spec(env_id)
+    training = env_params(env_kwargs, "training")
+    spaces = _spaces_of(spec, training)
+    observation_problem = unsupported_observation(spaces[0])
+    if observation_problem is not None:
+        raise ConfigError(f"env_id: the observation space of `{env_id}` is not supported: {observation_problem}")
+    action_problem = unsupported_action(spaces[1])
+    if action_problem is not None:
+        raise ConfigError(f"env_id: the action space of `{env_id}` is not supported: {action_problem}")
+
+    evaluation = env_params(env_kwargs, "evaluation")
+    if evaluation != training:
+        for name, ours, theirs in zip(("observation", "action"), spaces, _spaces_of(spec, evaluation), strict=True):
+            if ours != theirs:
+                raise ConfigError(
+                    f"env_kwargs.evaluation: the {name} space is {_brief(theirs, ours)} in evaluation and "
+                    f"{_brief(ours, theirs)} in training; a policy needs the same in both"
+                )
+    return spaces
+
+
+def _spaces_of(spec: EnvSpec, params: EnvParams) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    slot = EnvSlot(_factory(spec, params), 0)
+    try:
+        return slot.observation_space, slot.action_space
+    finally:
+        slot.close()
+
+
+def _factory(spec: EnvSpec, params: EnvParams, render_mode: str | None = None) -> EnvFactory:
+    check_make_kwargs(spec, params)
+    return EnvFactory(spec, params, render_mode)
+
+
+def _vector_obstacle(spec: EnvSpec, params: EnvParams) -> str | None:
+    """Return why the environment's own vector entry point is not used, or None where it can be."""
+    if spec.vector_entry_point is None:
+        return f"{spec.id} has no vector entry point"
+    if spec.vector_entry_point != _CARTPOLE_ENTRY_POINT:
+        return f"the vector entry point of {spec.id} has no adapter here"
+    defaults = EnvParams()
+    per_env = [
+        field.name
+        for field in dataclasses.fields(EnvParams)
+        if field.name in ("frame_stack", "reward_sign", "atari")
+        and getattr(params, field.name) != getattr(defaults, field.name)
+    ]
+    foreign = [key for key in params.make_kwargs if key != "sutton_barto_reward"]
+    if per_env or foreign:
+        return f"the vector entry point of {spec.id} does not take {', '.join(per_env + foreign)}"
+    return None
+
+
+def _vector_cartpole_kwargs(spec: EnvSpec, params: EnvParams) -> dict[str, Any]:
+    limit = params.max_episode_steps or spec.max_episode_steps
+    assert limit is not None, "CartPole is registered with a time limit"
+    return {**spec.kwargs, **params.make_kwargs, "max_episode_steps": limit}
+
+
+def _brief(space: gym.Space[Any], other: gym.Space[Any]) -> str:
+    """Describe a space by its shape where that tells it from the other one."""
+    return f"{type(space).__name__}{space.shape}" if space.shape != other.shape else str(space)

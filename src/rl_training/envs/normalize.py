@@ -1,0 +1,213 @@
+"""Observations and rewards scaled by running statistics that belong to the run and are saved with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.envs.spaces import observation_kind
+from rl_training.envs.step import Obs, StepBatch
+from rl_training.envs.vector import VectorEnv
+from rl_training.errors import CheckpointError
+from rl_training.experiment.env_params import EnvParams
+
+_EPSILON = 1e-8
+_WHOLE = "observation"  # the key of an observation that is not a Dict
+
+
+class RunningMoments:
+    """Mean and population variance of everything seen, exact and in float64."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.mean = np.zeros(shape)
+        self.var = np.ones(shape)
+        self.count = 0
+
+    def update(self, batch: np.ndarray) -> None:
+        """Add a batch [rows, *shape] (the parallel form of Chan, Golub and LeVeque)."""
+        rows = len(batch)
+        total = self.count + rows
+        batch = np.asarray(batch, dtype=np.float64)
+        batch_mean = batch.mean(axis=0)
+        delta = batch_mean - self.mean
+        squares = batch.var(axis=0) * rows + np.square(delta) * (self.count * rows / total)
+        self.var = (self.var * self.count + squares) / total
+        self.mean = self.mean + delta * (rows / total)
+        self.count = total
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": np.array(self.mean), "var": np.array(self.var), "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        mean, var = np.array(state["mean"], dtype=np.float64), np.array(state["var"], dtype=np.float64)
+        if mean.shape != self.mean.shape or var.shape != self.var.shape:
+            raise CheckpointError(
+                f"the checkpoint's normaliser has shape {mean.shape}, the environment needs {self.mean.shape}"
+            )
+        self.mean, self.var, self.count = mean, var, int(state["count"])
+
+
+class ObservationNormalizer:
+    """Scales every Box that is not an image to mean 0 and deviation 1; everything else passes unchanged."""
+
+    def __init__(self, space: gym.Space[Any], clip: float) -> None:
+        self.space = space
+        self.clip = clip
+        parts = space.spaces if isinstance(space, gym.spaces.Dict) else {_WHOLE: space}
+        self._moments = {
+            key: RunningMoments(part.shape)
+            for key, part in parts.items()
+            if isinstance(part, gym.spaces.Box) and observation_kind(part) != "image"
+        }
+        scaled = {
+            key: gym.spaces.Box(-clip, clip, part.shape, np.float32) if key in self._moments else part
+            for key, part in parts.items()
+        }
+        self.normalized_space: gym.Space[Any] = (
+            gym.spaces.Dict(list(scaled.items())) if isinstance(space, gym.spaces.Dict) else scaled[_WHOLE]
+        )
+
+    def update(self, obs: Obs) -> None:
+        """Add a batch of observations to the statistics."""
+        for key, moments in self._moments.items():
+            moments.update(obs[key] if isinstance(obs, dict) else obs)
+
+    def __call__(self, obs: Obs) -> Obs:
+        """Return the observations, one or a batch, scaled by the statistics as they are."""
+        if isinstance(obs, dict):
+            return {key: self._scale(key, part) for key, part in obs.items()}
+        return self._scale(_WHOLE, obs)
+
+    def _scale(self, key: str, part: np.ndarray) -> np.ndarray:
+        moments = self._moments.get(key)
+        if moments is None:
+            return part
+        scaled = (part - moments.mean) / np.sqrt(moments.var + _EPSILON)
+        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: moments.state_dict() for key, moments in self._moments.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if set(state) != set(self._moments):
+            raise CheckpointError(
+                f"the checkpoint normalises {sorted(state)}, the environment has {sorted(self._moments)}"
+            )
+        for key, moments in self._moments.items():
+            moments.load_state_dict(state[key])
+
+
+class RewardNormalizer:
+    """Scales rewards by the running deviation of the discounted return, without shifting them."""
+
+    def __init__(self, num_envs: int, gamma: float, clip: float) -> None:
+        self.gamma = gamma
+        self.clip = clip
+        self._moments = RunningMoments(())
+        self._returns = np.zeros(num_envs)  # [num_envs] discounted sums of the episodes in progress
+
+    def reset(self) -> None:
+        """Forget the episodes in progress, not the statistics."""
+        self._returns[:] = 0.0
+
+    def __call__(self, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """Add one step [num_envs] to the statistics and return its scaled rewards as float32."""
+        self._returns = self._returns * self.gamma + reward
+        self._moments.update(self._returns)
+        self._returns[ended] = 0.0
+        scaled = reward / np.sqrt(self._moments.var + _EPSILON)
+        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"moments": self._moments.state_dict(), "returns": self._returns.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        returns = np.array(state["returns"], dtype=np.float64)
+        if returns.shape != self._returns.shape:
+            raise CheckpointError(
+                f"the checkpoint normalises the rewards of {len(returns)} environments, "
+                f"the run has {len(self._returns)}"
+            )
+        self._moments.load_state_dict(state["moments"])
+        self._returns = returns
+
+
+class NormalizedVectorEnv:
+    """A vector environment seen through its normalisers; episodes keep their raw returns."""
+
+    def __init__(
+        self, env: VectorEnv, observation: ObservationNormalizer | None, reward: RewardNormalizer | None
+    ) -> None:
+        self.env = env
+        self.observation_normalizer = observation
+        self.reward_normalizer = reward
+        self.num_envs = env.num_envs
+        self.action_space = env.action_space
+        self.observation_space = env.observation_space if observation is None else observation.normalized_space
+
+    def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
+        obs, mask = self.env.reset(seeds)
+        if self.reward_normalizer is not None:
+            self.reward_normalizer.reset()
+        return self._observe(obs), mask
+
+    def step(self, actions: np.ndarray) -> StepBatch:
+        batch = self.env.step(actions)
+        obs, final_obs, reward = batch.obs, batch.final_obs, batch.reward
+        if self.reward_normalizer is not None:
+            reward = self.reward_normalizer(reward, batch.terminated | batch.truncated)
+        if self.observation_normalizer is not None:
+            obs = self._observe(batch.obs)
+            final_obs = obs if batch.final_obs is batch.obs else self.observation_normalizer(batch.final_obs)
+        return batch._replace(obs=obs, final_obs=final_obs, reward=reward)
+
+    def _observe(self, obs: Obs) -> Obs:
+        if self.observation_normalizer is None:
+            return obs
+        self.observation_normalizer.update(obs)
+        return self.observation_normalizer(obs)
+
+    def normalizer_state_dict(self) -> dict[str, Any]:
+        """The normalisers alone: kept also where the environments cannot be snapshotted."""
+        observation, reward = self.observation_normalizer, self.reward_normalizer
+        return {
+            "observation": None if observation is None else observation.state_dict(),
+            "reward": None if reward is None else reward.state_dict(),
+        }
+
+    def load_normalizer_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with saved statistics."""
+        for name, normalizer in (
+            ("observation", self.observation_normalizer),
+            ("reward", self.reward_normalizer),
+        ):
+            if (state[name] is None) != (normalizer is None):
+                raise CheckpointError(f"the checkpoint and the run do not agree on normalize_{name}")
+            if normalizer is not None:
+                normalizer.load_state_dict(state[name])
+
+    def state_dict(self) -> dict[str, Any] | None:
+        env_state = self.env.state_dict()
+        return None if env_state is None else {"env": env_state, "normalizers": self.normalizer_state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.load_normalizer_state_dict(state["normalizers"])
+        self.env.load_state_dict(state["env"])
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def with_normalization(env: VectorEnv, params: EnvParams, *, gamma: float) -> VectorEnv:
+    """Return `env` behind the normalisers that `params` asks for, or `env` itself where it asks for none."""
+    if not (params.normalize_observation or params.normalize_reward):
+        return env
+    observation = reward = None
+    if params.normalize_observation:
+        observation = ObservationNormalizer(env.observation_space, params.clip_observation)
+    if params.normalize_reward:
+        reward = RewardNormalizer(env.num_envs, gamma, params.clip_reward)
+    return NormalizedVectorEnv(env, observation, reward)

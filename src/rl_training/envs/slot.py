@@ -1,0 +1,179 @@
+"""One environment of a batch: how it is made, stepped without autoreset, saved and put back."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from rl_training.envs import snapshot
+from rl_training.envs.lookup import explain_make_failure
+from rl_training.envs.native_messages import tame_native_messages
+from rl_training.envs.step import Episode
+from rl_training.envs.tracker import EpisodeTracker, find_tracker
+from rl_training.errors import AxiomError, EnvironmentFailure
+from rl_training.experiment.env_params import EnvParams
+
+
+@dataclass(frozen=True)
+class EnvFactory:
+    """Makes one wrapped environment; can be sent to another process.
+
+    It carries the registered `spec`, so that a worker needs no registration of its own.
+    """
+
+    spec: EnvSpec
+    params: EnvParams
+    render_mode: str | None = None
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        """Make the environment: the agent's view outermost, the real rewards tracked below it."""
+        try:
+            env = EpisodeTracker(self._make_base())
+            params = self.params
+            if params.episodic_life or params.fire_reset or params.reward_sign or params.frame_stack > 1:
+                from rl_training.envs.atari import wrap_for_agent
+
+                return wrap_for_agent(env, params)
+            return env
+        except Exception as error:
+            explanation = explain_make_failure(self.spec, self.params, error)
+            if explanation is None:
+                raise
+            raise explanation from error
+
+    def _make_base(self) -> gym.Env[Any, Any]:
+        params = self.params
+        # A slot keeps the order of reset and step itself; a layer that checks it costs time on every step.
+        spec = dataclasses.replace(self.spec, order_enforce=False)
+        make_kwargs = dict(params.make_kwargs)
+        if self.render_mode is not None:
+            make_kwargs["render_mode"] = self.render_mode
+        tame_native_messages(spec)
+        if params.atari:
+            from rl_training.envs.atari import make_preprocessed
+
+            return make_preprocessed(spec, params, make_kwargs)
+        return gym.make(spec, max_episode_steps=params.max_episode_steps, disable_env_checker=True, **make_kwargs)
+
+
+class SlotStep(NamedTuple):
+    """One real step of one environment; `episodes` are the real ones that ended since the step before."""
+
+    obs: Any
+    reward: SupportsFloat
+    terminated: bool
+    truncated: bool
+    action_mask: np.ndarray | None
+    episodes: Sequence[Episode]
+
+
+class EnvSlot:
+    """One environment without autoreset: after an end, `reset` is the caller's to call.
+
+    Whatever the environment raises becomes an `EnvironmentFailure` with its index, seed and traceback.
+    """
+
+    def __init__(self, make: Callable[[], gym.Env[Any, Any]], index: int) -> None:
+        self.index = index
+        self.seed: int | None = None
+        try:
+            env = make()
+        except AxiomError:
+            raise
+        except Exception as error:
+            raise self._failure("when it was made", error) from error
+        tracker = find_tracker(env)
+        if tracker is None:
+            env = tracker = EpisodeTracker(env)
+        self.env: gym.Env[Any, Any] = env
+        self._tracker: EpisodeTracker = tracker
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+        # Which actions are allowed: `info["action_mask"]`, or a method `action_masks()` as in SB3-contrib.
+        self._num_actions = 0
+        self._mask_method: Callable[[], Any] | None = None
+        if isinstance(env.action_space, gym.spaces.Discrete):
+            self._num_actions = int(env.action_space.n)
+            if env.has_wrapper_attr("action_masks"):
+                self._mask_method = env.get_wrapper_attr("action_masks")
+
+    def reset(self, seed: int | None = None) -> tuple[Any, np.ndarray | None]:
+        """Start an episode; without a seed the environment's own generator goes on."""
+        if seed is not None:
+            self.seed = seed = int(seed)
+        try:
+            obs, info = self.env.reset(seed=seed)
+        except Exception as error:
+            raise self._failure("in reset", error) from error
+        if seed is not None:
+            self._check_shape(obs)
+        return obs, self._action_mask(info)
+
+    def step(self, action: Any) -> SlotStep:
+        """Take one action."""
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            raise self._failure("in step", error) from error
+        episodes: Sequence[Episode] = ()
+        if self._tracker.finished:
+            episodes = [Episode(self.index, *finished) for finished in self._tracker.take_finished()]
+        mask = self._action_mask(info) if self._mask_method or "action_mask" in info else None
+        return SlotStep(obs, reward, terminated, truncated, mask, episodes)
+
+    def snapshot(self) -> dict[str, Any] | None:
+        """Return everything that decides how the environment goes on, or None where it cannot be known."""
+        state = snapshot.take(self.env)
+        return None if state is None else {"seed": self.seed, "env": state}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from where a snapshot was taken."""
+        self.seed = state["seed"]
+        snapshot.put(self.env, state["env"])
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        self.env.close()
+
+    def _action_mask(self, info: dict[str, Any]) -> np.ndarray | None:
+        if not self._num_actions:
+            return None
+        mask = self._mask_method() if self._mask_method is not None else info.get("action_mask")
+        if mask is None:
+            return None
+        mask = np.asarray(mask, dtype=np.bool_)
+        if mask.shape != (self._num_actions,):
+            raise EnvironmentFailure(
+                f"{self._name()} gave an action mask of shape {mask.shape}; "
+                f"its {self._num_actions} actions need shape ({self._num_actions},)"
+            )
+        return mask
+
+    def _check_shape(self, obs: Any) -> None:
+        """Refuse an observation that numpy would silently broadcast into a batch."""
+        space = self.observation_space
+        if isinstance(space, gym.spaces.Dict):
+            parts = [(f" `{key}`", part, obs.get(key)) for key, part in space.spaces.items()]
+        else:
+            parts = [("", space, obs)]
+        for name, part, value in parts:
+            shape = np.shape(value) if value is not None else None
+            if shape != part.shape:
+                raise EnvironmentFailure(
+                    f"{self._name()} gave an observation{name} of shape {shape}; "
+                    f"its observation space says {part.shape}: repair one of the two"
+                )
+
+    def _name(self) -> str:
+        return f"environment {self.index} (seed {self.seed})"
+
+    def _failure(self, moment: str, error: Exception) -> EnvironmentFailure:
+        cause = "".join(traceback.format_exception(error)).rstrip()
+        return EnvironmentFailure(f"{self._name()} failed {moment} with {type(error).__name__}: {error}\n{cause}")

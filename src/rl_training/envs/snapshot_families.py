@@ -1,0 +1,126 @@
+"""The state of the base environments whose every attribute is known, by family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Family(NamedTuple):
+    """How the environments of one family are read and written; their generator is kept by the caller."""
+
+    take: Callable[[Any], dict[str, Any]]
+    put: Callable[[Any, dict[str, Any]], None]
+
+
+def find_family(env: Any) -> Family | None:
+    """Return the family of a base environment, by its exact class: a subclass may keep more."""
+    kind = type(env)
+    module, name = kind.__module__, kind.__qualname__
+    if name in _ATTRIBUTES.get(module, {}):
+        if name == "FrozenLakeEnv" and _has_random_map(env):
+            return None
+        return _attribute_family(_ATTRIBUTES[module][name])
+    if module.startswith("gymnasium.envs.mujoco."):
+        return _MUJOCO
+    if (module, name) == ("ale_py.env", "AtariEnv"):
+        return _ATARI
+    return None
+
+
+# Only what decides the following steps: constants of the task and drawing surfaces are left out.
+_ATTRIBUTES: dict[str, dict[str, tuple[str, ...]]] = {
+    "gymnasium.envs.classic_control.cartpole": {"CartPoleEnv": ("state", "steps_beyond_terminated")},
+    "gymnasium.envs.classic_control.acrobot": {"AcrobotEnv": ("state",)},
+    "gymnasium.envs.classic_control.mountain_car": {"MountainCarEnv": ("state",)},
+    "gymnasium.envs.classic_control.continuous_mountain_car": {"Continuous_MountainCarEnv": ("state",)},
+    "gymnasium.envs.classic_control.pendulum": {"PendulumEnv": ("state", "last_u")},
+    "gymnasium.envs.toy_text.frozen_lake": {"FrozenLakeEnv": ("s", "lastaction")},
+    "gymnasium.envs.toy_text.cliffwalking": {"CliffWalkingEnv": ("s", "lastaction")},
+    "gymnasium.envs.toy_text.taxi": {"TaxiEnv": ("s", "lastaction", "fickle_step", "taxi_orientation")},
+    "gymnasium.envs.toy_text.blackjack": {
+        "BlackjackEnv": ("dealer", "player", "dealer_top_card_suit", "dealer_top_card_value_str")
+    },
+}
+
+
+def _attribute_family(names: tuple[str, ...]) -> Family:
+    def take(env: Any) -> dict[str, Any]:
+        # An attribute may not exist before the first reset.
+        return {name: _to_plain(getattr(env, name)) for name in names if hasattr(env, name)}
+
+    def put(env: Any, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(env, name, value.copy() if isinstance(value, np.ndarray) else value)
+
+    return Family(take, put)
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_plain(part) for part in value]
+    if isinstance(value, (np.ndarray, tuple)):
+        # The dtype is kept: MountainCarContinuous computes in float32 after its first step.
+        return np.array(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _has_random_map(env: Any) -> bool:
+    """FrozenLake without a map draws one when it is made, from a generator nobody can seed."""
+    kwargs = env.spec.kwargs if env.spec is not None else {}
+    return kwargs.get("desc") is None and kwargs.get("map_name", "4x4") is None
+
+
+# Positions that MuJoCo computes inside a step, one sub-step behind the state: some environments read them
+# before they step again (Ant and Humanoid for the distance covered), so the state alone is not enough.
+_MUJOCO_LAGGING = (
+    *("xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat"),
+    *("subtree_com", "cinert", "cvel", "cfrc_ext", "qfrc_actuator", "qfrc_constraint", "qacc"),
+)
+# Drawn at reset by Reacher and Pusher.
+_MUJOCO_GOALS = ("goal", "goal_pos", "cylinder_pos")
+
+
+def _take_mujoco(env: Any) -> dict[str, Any]:
+    import mujoco
+
+    signature = mujoco.mjtState.mjSTATE_INTEGRATION
+    physics = np.empty(mujoco.mj_stateSize(env.model, signature), dtype=np.float64)
+    mujoco.mj_getState(env.model, env.data, physics, signature)
+    return {
+        "physics": physics,
+        "lagging": {name: np.array(getattr(env.data, name)) for name in _MUJOCO_LAGGING},
+        "goals": {name: np.array(getattr(env, name)) for name in _MUJOCO_GOALS if hasattr(env, name)},
+    }
+
+
+def _put_mujoco(env: Any, state: dict[str, Any]) -> None:
+    import mujoco
+
+    signature = mujoco.mjtState.mjSTATE_INTEGRATION
+    # No mj_forward afterwards: it would move the positions that have to lag behind.
+    mujoco.mj_setState(env.model, env.data, np.asarray(state["physics"]), signature)
+    for name, value in state["lagging"].items():
+        getattr(env.data, name)[...] = value
+    for name, value in state["goals"].items():
+        setattr(env, name, np.array(value))
+
+
+def _take_atari(env: Any) -> dict[str, Any]:
+    emulator = env.ale.cloneState(include_rng=True)
+    return {"emulator": np.frombuffer(emulator.__getstate__(), dtype=np.uint8).copy()}
+
+
+def _put_atari(env: Any, state: dict[str, Any]) -> None:
+    import ale_py
+
+    # Its binding fills only an instance that was not initialised.
+    emulator: Any = ale_py.ALEState.__new__(ale_py.ALEState)
+    emulator.__setstate__(np.asarray(state["emulator"], dtype=np.uint8).tobytes())
+    env.ale.restoreState(emulator)
+
+
+_MUJOCO = Family(_take_mujoco, _put_mujoco)
+_ATARI = Family(_take_atari, _put_atari)

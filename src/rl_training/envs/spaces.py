@@ -1,0 +1,124 @@
+"""Spaces as strict JSON and back, and which of them can be learned on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.errors import CheckpointError
+
+ObservationKind = Literal["vector", "image", "dict"]
+_PLAIN = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+
+
+def observation_kind(space: gym.Space[Any]) -> ObservationKind:
+    """Return which encoder an observation space needs; a Discrete observation counts as a vector."""
+    if isinstance(space, gym.spaces.Dict):
+        return "dict"
+    if isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3):
+        return "image"
+    return "vector"
+
+
+def unsupported_observation(space: gym.Space[Any]) -> str | None:
+    """Return why a policy cannot observe `space`, or None where it can."""
+    if isinstance(space, gym.spaces.Dict):
+        for key, part in space.spaces.items():
+            if not isinstance(part, _PLAIN):
+                return (
+                    f"key `{key}` is a {type(part).__name__}, and only a flat Dict of Box, Discrete, "
+                    "MultiDiscrete and MultiBinary can be used; flatten it in the environment"
+                )
+        return None if space.spaces else "the Dict is empty"
+    if isinstance(space, _PLAIN):
+        return None
+    return (
+        f"{type(space).__name__} is none of Box, Discrete, MultiDiscrete, MultiBinary or a flat Dict of "
+        "them; register the environment with gymnasium.wrappers.FlattenObservation or a wrapper of your own"
+    )
+
+
+def unsupported_action(space: gym.Space[Any]) -> str | None:
+    """Return why a policy cannot act in `space`, or None where it can."""
+    if isinstance(space, _PLAIN):
+        return None
+    return f"{type(space).__name__} is none of Discrete, MultiDiscrete, MultiBinary or Box"
+
+
+def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
+    """Return plain data that `space_from_json` turns into an equal space."""
+    if isinstance(space, gym.spaces.Box):
+        return {
+            "type": "Box",
+            "shape": list(space.shape),
+            "dtype": str(space.dtype),
+            "low": _bound_to_json(space.low),
+            "high": _bound_to_json(space.high),
+        }
+    if isinstance(space, gym.spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return {
+            "type": "MultiDiscrete",
+            "nvec": space.nvec.tolist(),
+            "start": space.start.tolist(),
+            "dtype": str(space.dtype),
+        }
+    if isinstance(space, gym.spaces.MultiBinary):
+        return {"type": "MultiBinary", "shape": list(space.shape)}
+    if isinstance(space, gym.spaces.Dict):
+        # Pairs, because an encoder may depend on the order of the keys.
+        return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
+    raise TypeError(f"{type(space).__name__} has no JSON form")
+
+
+def space_from_json(data: dict[str, Any]) -> gym.Space[Any]:
+    """Return the space that `space_to_json` described."""
+    try:
+        kind = data["type"]
+        if kind == "Box":
+            dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
+            return gym.spaces.Box(
+                _bound_from_json(data["low"], shape, dtype),
+                _bound_from_json(data["high"], shape, dtype),
+                shape,
+                dtype.type,
+            )
+        if kind == "Discrete":
+            return gym.spaces.Discrete(data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
+        if kind == "MultiDiscrete":
+            return gym.spaces.MultiDiscrete(
+                np.array(data["nvec"]), dtype=np.dtype(data["dtype"]).type, start=np.array(data["start"])
+            )
+        if kind == "MultiBinary":
+            return gym.spaces.MultiBinary(data["shape"])
+        if kind == "Dict":
+            return gym.spaces.Dict([(key, space_from_json(part)) for key, part in data["spaces"]])
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise CheckpointError(f"the checkpoint describes a space that cannot be read: {error}") from error
+    raise CheckpointError(f"the checkpoint describes a space of unknown type `{kind}`")
+
+
+def _bound_to_json(bound: np.ndarray) -> Any:
+    flat = bound.reshape(-1)
+    if flat.size and (flat == flat[0]).all():
+        return _number_to_json(flat[0].item())
+    return [_number_to_json(value) for value in flat.tolist()]
+
+
+def _bound_from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    if isinstance(data, list):
+        return np.array([_number_from_json(value) for value in data], dtype=dtype).reshape(shape)
+    return np.full(shape, _number_from_json(data), dtype=dtype)
+
+
+def _number_to_json(value: float | int) -> float | int | str:
+    # Strict JSON has no infinity.
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _number_from_json(value: Any) -> float | int:
+    return float(value) if isinstance(value, str) else value

@@ -1,0 +1,214 @@
+"""A batch of environments with same-step reset: every transition is a real step of one episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.envs.slot import EnvSlot
+from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs, empty_obs, write_row
+from rl_training.errors import CheckpointError
+
+
+class VectorEnv(Protocol):
+    """What a collector needs of a batch of environments, whatever runs them."""
+
+    @property
+    def num_envs(self) -> int: ...
+
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """The space of one environment's observation."""
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        """The space of one environment's action; actions given to `step` are members of it."""
+
+    def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
+        """Start every environment by its seed; returns observations and action masks, if there are any."""
+
+    def step(self, actions: np.ndarray) -> StepBatch:
+        """Take one action [num_envs, ...] in every environment and reset those that ended."""
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Everything that decides how the environments go on; None where they cannot be snapshotted."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; the observations to act on are the caller's to keep."""
+
+    def close(self) -> None:
+        """Release the environments; safe to call twice and after a failure."""
+
+
+@dataclass
+class Rows:
+    """Arrays that a group of slots writes its results to, one row per slot."""
+
+    obs: Obs
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    action_mask: np.ndarray | None
+    """[rows, n] bool for Discrete actions, else None."""
+
+    @classmethod
+    def allocate(cls, observation_space: gym.Space[Any], action_space: gym.Space[Any], rows: int) -> Rows:
+        """Return fresh arrays for `rows` environments of these spaces."""
+        masks = None
+        if isinstance(action_space, gym.spaces.Discrete):
+            masks = np.empty((rows, int(action_space.n)), dtype=np.bool_)
+        return cls(
+            obs=empty_obs(observation_space, rows),
+            reward=np.empty(rows, dtype=np.float32),
+            terminated=np.empty(rows, dtype=np.bool_),
+            truncated=np.empty(rows, dtype=np.bool_),
+            action_mask=masks,
+        )
+
+    def write_masks(self, masks: Sequence[tuple[int, np.ndarray]]) -> bool:
+        """Store the masks of the rows that have one, and allow everything elsewhere; False for no mask."""
+        if self.action_mask is None or not masks:
+            return False
+        self.action_mask[:] = True
+        for row, mask in masks:
+            self.action_mask[row] = mask
+        return True
+
+
+class GroupStep(NamedTuple):
+    """What a group's step gives beyond its rows."""
+
+    finals: list[tuple[int, Any]]
+    """(row, true last observation) of the rows that ended."""
+    masked: bool
+    episodes: list[Episode]
+
+
+def reset_slots(
+    slots: Sequence[EnvSlot], seeds: Sequence[int], rows: Rows, entering: Callable[[int], None] | None = None
+) -> bool:
+    """Start every slot by its seed; returns whether any gave an action mask."""
+    masks: list[tuple[int, np.ndarray]] = []
+    for row, (slot, seed) in enumerate(zip(slots, seeds, strict=True)):
+        if entering is not None:
+            entering(row)
+        obs, mask = slot.reset(seed)
+        write_row(rows.obs, row, obs)
+        if mask is not None:
+            masks.append((row, mask))
+    return rows.write_masks(masks)
+
+
+def step_slots(
+    slots: Sequence[EnvSlot],
+    actions: Sequence[Any],
+    rows: Rows,
+    entering: Callable[[int], None] | None = None,
+) -> GroupStep:
+    """Step every slot and reset those that ended; `entering(row)` is told which slot is about to run."""
+    finals: list[tuple[int, Any]] = []
+    episodes: list[Episode] = []
+    masks: list[tuple[int, np.ndarray]] = []
+    # Plain lists are filled faster than array elements.
+    rewards, terminations, truncations = [], [], []
+    batch = rows.obs
+    for row, slot in enumerate(slots):
+        if entering is not None:
+            entering(row)
+        obs, reward, terminated, truncated, mask, ended_episodes = slot.step(actions[row])
+        rewards.append(reward)
+        terminations.append(terminated)
+        truncations.append(truncated)
+        if ended_episodes:
+            episodes.extend(ended_episodes)
+        if terminated or truncated:
+            # Copied before the reset: an environment may reuse its buffer.
+            finals.append((row, copy_obs(obs)))
+            obs, mask = slot.reset()
+        if mask is not None:
+            masks.append((row, mask))
+        if isinstance(batch, dict):
+            write_row(batch, row, obs)
+        else:
+            batch[row] = obs
+    rows.reward[:] = rewards
+    rows.terminated[:] = terminations
+    rows.truncated[:] = truncations
+    return GroupStep(finals, rows.write_masks(masks), episodes)
+
+
+def with_finals(obs: Obs, finals: Sequence[tuple[int, Any]]) -> Obs:
+    """Return `obs` itself, or a copy with the true last observation in the rows that ended."""
+    if not finals:
+        return obs
+    final_obs: Obs = copy_obs(obs)
+    for row, final in finals:
+        write_row(final_obs, row, final)
+    return final_obs
+
+
+def private_actions(actions: np.ndarray, action_space: gym.Space[Any]) -> Sequence[Any]:
+    """Return one action per environment that no caller can change later."""
+    if isinstance(action_space, gym.spaces.Discrete):
+        return np.asarray(actions).tolist()
+    return np.array(actions, dtype=action_space.dtype)  # type: ignore[return-value]
+
+
+class SyncVectorEnv:
+    """Slots stepped one after the other in this process."""
+
+    def __init__(self, slots: Sequence[EnvSlot]) -> None:
+        self._slots = list(slots)
+        self.num_envs = len(self._slots)
+        self.observation_space = self._slots[0].observation_space
+        self.action_space = self._slots[0].action_space
+
+    def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
+        rows = self._rows()
+        masked = reset_slots(self._slots, seeds, rows)
+        return rows.obs, rows.action_mask if masked else None
+
+    def step(self, actions: np.ndarray) -> StepBatch:
+        rows = self._rows()
+        finals, masked, episodes = step_slots(self._slots, private_actions(actions, self.action_space), rows)
+        return StepBatch(
+            rows.obs,
+            rows.reward,
+            rows.terminated,
+            rows.truncated,
+            with_finals(rows.obs, finals),
+            rows.action_mask if masked else None,
+            episodes,
+        )
+
+    def state_dict(self) -> dict[str, Any] | None:
+        states = [slot.snapshot() for slot in self._slots]
+        return None if any(state is None for state in states) else {"slots": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        states = slot_states(state, self.num_envs)
+        for slot, slot_state in zip(self._slots, states, strict=True):
+            slot.restore(slot_state)
+
+    def close(self) -> None:
+        for slot in self._slots:
+            slot.close()
+
+    def _rows(self) -> Rows:
+        # Fresh arrays every step: what was handed out is never written again.
+        return Rows.allocate(self.observation_space, self.action_space, self.num_envs)
+
+
+def slot_states(state: dict[str, Any], num_envs: int) -> list[dict[str, Any]]:
+    """Return the snapshot of every slot, or say that the number does not fit."""
+    states = state.get("slots")
+    if not isinstance(states, list) or len(states) != num_envs:
+        found = len(states) if isinstance(states, list) else "no"
+        raise CheckpointError(
+            f"the checkpoint holds {found} environment snapshots, the run has {num_envs} environments"
+        )
+    return states

@@ -1,0 +1,67 @@
+"""Errors a user can act on: one sentence that names the place and the repair.
+
+The command line prints the message and exits with `exit_status`; anything that is not an
+`AxiomError` is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class AxiomError(Exception):
+    """Base of every error whose message is meant for the user."""
+
+    exit_status = 2
+
+
+class ConfigError(AxiomError):
+    """The configuration is wrong; `problems` holds every fault that was found."""
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class MissingExtraError(AxiomError):
+    """A feature needs packages that are not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} needs the extra `{extra}`: run `pip install 'axiomrl[{extra}]'`")
+
+
+class CheckpointError(AxiomError):
+    """A checkpoint is missing, damaged, unsafe or does not fit."""
+
+
+class RunFailure(AxiomError):
+    """The run started and could not go on."""
+
+    exit_status = 1
+
+
+class StorageError(RunFailure):
+    """Files of the run could not be written."""
+
+
+class EnvironmentFailure(RunFailure):
+    """An environment raised, died or hung; the message shows the original cause."""
+
+
+class NonFiniteError(RunFailure):
+    """NaN or infinity appeared in an environment's output, a loss or a gradient."""
+
+
+def nearest(name: str, candidates: Iterable[str], *, limit: int = 3) -> list[str]:
+    """Return the candidates closest to `name`, best first."""
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=limit, cutoff=0.5)
+    return [by_lower[match] for match in matches]
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Return `; did you mean a or b?` for the nearest candidates, or nothing."""
+    close = nearest(name, candidates)
+    return f"; did you mean {' or '.join(f'`{match}`' for match in close)}?" if close else ""

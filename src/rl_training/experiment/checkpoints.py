@@ -1,0 +1,236 @@
+"""Checkpoint directories: durable writing, verification by hash, and finding the newest sound one.
+
+`checkpoints/step_<n>/` holds `manifest.json` and the files it lists. A checkpoint is written under a temporary
+name, forced to the disk, and renamed; only then do the pointers `latest` and `best` move to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import CheckpointError
+from rl_training.experiment.files import storage_errors, sync_directory, sync_file
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+CHECKPOINTS = "checkpoints"
+LATEST, BEST = "latest", "best"
+_STEP_NAME = re.compile(r"step_(\d+)")
+_TEMPORARY = ".writing-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files were verified."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Environment steps made when it was written."""
+        return int(self.manifest["step"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The run's configuration as plain data."""
+        return dict(self.manifest["config"])
+
+    @property
+    def run_dir(self) -> Path:
+        """The run it belongs to."""
+        return self.path.parent.parent
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a training function goes on: a verified checkpoint, in its own run or as the start of a new one."""
+
+    checkpoint: Checkpoint
+    fork: bool = False
+    notices: tuple[str, ...] = ()
+    """What the user was told about choosing it."""
+
+
+def checkpoint_step(path: Path) -> int | None:
+    """Return the step in a checkpoint directory's name, or None for any other name."""
+    match = _STEP_NAME.fullmatch(path.name)
+    return int(match.group(1)) if match else None
+
+
+def list_checkpoints(run_dir: Path) -> list[Path]:
+    """Return a run's checkpoint directories, newest first; unfinished ones do not count."""
+    directory = run_dir / CHECKPOINTS
+    if not directory.is_dir():
+        return []
+    found = [(step, path) for path in directory.iterdir() if (step := checkpoint_step(path)) is not None]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def write_checkpoint(
+    run_dir: Path, step: int, write_files: Callable[[Path], None], manifest: Mapping[str, Any]
+) -> Path:
+    """Write `checkpoints/step_<step>` durably and return it; a failure leaves earlier checkpoints as they were."""
+    directory = run_dir / CHECKPOINTS
+    target = directory / f"step_{step}"
+    temporary = directory / f"{_TEMPORARY}{target.name}-{os.getpid()}"
+    with storage_errors("a checkpoint", directory):
+        try:
+            directory.mkdir(exist_ok=True)
+            _remove_unfinished(directory)
+            temporary.mkdir()
+            write_files(temporary)
+            files = {}
+            for path in sorted(temporary.iterdir()):
+                sync_file(path)
+                files[path.name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+            content = {"format_version": FORMAT_VERSION, "step": step, **manifest, "files": files}
+            (temporary / MANIFEST).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+            sync_file(temporary / MANIFEST)
+            sync_directory(temporary)
+            if target.exists():  # left by a continuation that was abandoned
+                shutil.rmtree(target)
+            os.rename(temporary, target)
+            sync_directory(directory)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def point(run_dir: Path, name: str, checkpoint: Path) -> None:
+    """Move the pointer `latest` or `best` to a checkpoint at once."""
+    directory = run_dir / CHECKPOINTS
+    temporary = directory / f"{_TEMPORARY}{name}-{os.getpid()}"
+    with storage_errors(f"the pointer `{name}`", directory):
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(checkpoint.name)
+        os.replace(temporary, directory / name)
+        sync_directory(directory)
+
+
+def prune_checkpoints(run_dir: Path, keep: int | None) -> None:
+    """Delete all but the newest `keep` checkpoints; what a pointer names always stays."""
+    if keep is None:
+        return
+    protected = {target for name in (LATEST, BEST) if (target := pointed(run_dir, name)) is not None}
+    for path in list_checkpoints(run_dir)[keep:]:
+        if path not in protected:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def cut_back(run_dir: Path, step: int) -> list[Path]:
+    """Delete the checkpoints after `step`, which belong to an abandoned continuation, and return them."""
+    newer = [path for path in list_checkpoints(run_dir) if (checkpoint_step(path) or 0) > step]
+    for path in newer:
+        shutil.rmtree(path, ignore_errors=True)
+    return newer
+
+
+def pointed(run_dir: Path, name: str) -> Path | None:
+    """Return the checkpoint a pointer names, or None where it is missing or leads nowhere."""
+    pointer = run_dir / CHECKPOINTS / name
+    try:
+        target = pointer.parent / os.readlink(pointer)
+    except OSError:
+        return None
+    return target if checkpoint_step(target) is not None and target.is_dir() else None
+
+
+def verify_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint in a directory after checking every file, or say what is damaged."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        version, files = manifest["format_version"], manifest["files"]
+        entries = [(str(name), int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()]
+        int(manifest["step"]), dict(manifest["config"])
+    except FileNotFoundError as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} is missing") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} cannot be read ({error})") from error
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"checkpoint {path} has format version {version}, this release reads {FORMAT_VERSION}; "
+            "install the release that wrote it (its version is in the manifest)"
+        )
+    for name, size, sha256 in entries:
+        file = path / name
+        if Path(name).name != name:
+            raise CheckpointError(f"checkpoint {path} is unsafe: its manifest lists the file {name!r} outside of it")
+        if not file.is_file():
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
+        if file.stat().st_size != size:
+            raise CheckpointError(
+                f"checkpoint {path} is damaged: {name} has {file.stat().st_size} bytes instead of {size}"
+            )
+        if _sha256(file) != sha256:
+            raise CheckpointError(f"checkpoint {path} is damaged: the content of {name} does not match its hash")
+    return Checkpoint(path, manifest)
+
+
+def resolve_checkpoint(path: Path) -> Path:
+    """Return the checkpoint directory meant by a checkpoint, a pointer or a run directory."""
+    if not path.exists() and not path.is_symlink():
+        raise CheckpointError(f"no checkpoint at {path}: give a run directory, or a directory in its `{CHECKPOINTS}`")
+    if path.is_file():
+        raise CheckpointError(
+            f"{path} is a file: a checkpoint is a directory with a {MANIFEST}; "
+            f"give a run directory or a directory in its `{CHECKPOINTS}`"
+        )
+    if path.name in (LATEST, BEST) and path.parent.name == CHECKPOINTS:
+        target = pointed(path.parent.parent, path.name)
+        if target is None:
+            raise CheckpointError(f"{path} leads nowhere: give a directory in {path.parent}")
+        return target
+    if (path / CHECKPOINTS).is_dir():
+        target = pointed(path, LATEST) or next(iter(list_checkpoints(path)), None)
+        if target is None:
+            raise CheckpointError(f"run {path} has no complete checkpoint: start it anew with its config.yaml")
+        return target
+    if checkpoint_step(path) is None and not (path / MANIFEST).exists():
+        raise CheckpointError(f"{path} is neither a checkpoint nor a run directory")
+    return path
+
+
+def newest_sound_checkpoint(path: Path) -> tuple[Checkpoint, list[str]]:
+    """Return what to resume from and what was found damaged on the way.
+
+    The checkpoint that `path` means comes first, then the older ones of its run, newest first.
+    """
+    first = resolve_checkpoint(path)
+    step = checkpoint_step(first)
+    candidates = [first]
+    if step is not None:
+        older = list_checkpoints(first.parent.parent)
+        candidates += [other for other in older if (checkpoint_step(other) or 0) < step]
+    damaged: list[str] = []
+    for candidate in candidates:
+        try:
+            return verify_checkpoint(candidate), damaged
+        except CheckpointError as error:
+            damaged.append(str(error))
+    raise CheckpointError("\n".join([*damaged, "no sound checkpoint is left; start the run anew with its config.yaml"]))
+
+
+def _remove_unfinished(directory: Path) -> None:
+    """Delete what an interrupted save left behind."""
+    for path in directory.glob(f"{_TEMPORARY}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

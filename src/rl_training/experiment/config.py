@@ -1,0 +1,219 @@
+"""The configuration of one run and the one place where it is validated."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from annotated_types import DocInfo, Ge, MinLen, Predicate
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.config_blocks import BenchmarkParams, EarlyStoppingParams, TrackingParams
+from rl_training.experiment.env_params import check_env_kwargs
+from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec, unknown_algorithm
+from rl_training.experiment.schedules import Schedule, as_schedule
+from rl_training.experiment.validation import (
+    Problem,
+    Source,
+    build_record,
+    check_record,
+    check_value,
+    file_problems,
+    plain,
+    raise_problems,
+    record_to_dict,
+)
+
+
+def _is_device(name: str) -> bool:
+    return re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name) is not None
+
+
+NonEmptyText: TypeAlias = Annotated[str, MinLen(1)]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides what a run does; two runs with equal configs are repetitions of each other."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    algo: NonEmptyText
+    """Name of the algorithm; `axiomrl algos` lists them."""
+
+    env_id: NonEmptyText
+    """Gymnasium id of the environment; `module:EnvId` imports the module that registers it."""
+
+    seed: Annotated[int, Ge(0)]
+    """Root of every random stream of the run."""
+
+    total_timesteps: Annotated[int, Ge(1)]
+    """Environment steps to train for, summed over all parallel environments; the horizon of schedules."""
+
+    output_dir: Path
+    """Directory under which the run's own directory is created."""
+
+    device: Annotated[str, Predicate(_is_device), DocInfo("auto, cpu, cuda, cuda:N or mps")] = "auto"
+    """Where networks run: auto takes a GPU where there is one."""
+
+    num_envs: Annotated[int, Ge(1)] = 1
+    """Parallel copies of the environment."""
+
+    execution_backend: Literal["auto", "local_sync", "local_async", "vector"] = "auto"
+    """How environments are vectorised: `vector` is the environment's own vector form, `local_sync` one
+    process, `local_async` worker processes; `auto` chooses and says what it chose."""
+
+    eval_episodes: Annotated[int, Ge(0)] = 10
+    """Complete episodes per evaluation; 0 never evaluates."""
+
+    eval_interval: Annotated[int, Ge(1)] | None = None
+    """Environment steps between evaluations; null evaluates only at the end."""
+
+    log_interval: Annotated[int, Ge(1)] | None = None
+    """Environment steps between rows of metrics; null means a hundredth of total_timesteps."""
+
+    checkpoint_interval: Annotated[int, Ge(1)] | None = None
+    """Environment steps between checkpoints; null means a tenth of total_timesteps."""
+
+    keep_checkpoints: Annotated[int, Ge(1)] | None = 5
+    """How many of the newest checkpoints to keep besides the best one; null keeps all."""
+
+    deterministic: bool = True
+    """Use only operations whose results repeat bit for bit; false may be faster on a GPU."""
+
+    torch_threads: Annotated[int, Ge(1)] | None = None
+    """Threads PyTorch may use; null lets the trainer choose by the size of the network."""
+
+    tags: tuple[str, ...] = ()
+    """Labels for finding the run again in reports."""
+
+    algo_kwargs: dict[str, Any] = field(default_factory=dict)
+    """The algorithm's own parameters; `axiomrl algos NAME` lists them with their defaults."""
+
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Wrapper settings and arguments of `gymnasium.make`; the blocks `training:` and `evaluation:` override
+    the shared keys for that mode."""
+
+    early_stopping: dict[str, Any] = field(default_factory=dict)
+    """When to end before `total_timesteps`: a `target` or `patience` for a metric; empty never does."""
+
+    benchmark: dict[str, Any] = field(default_factory=dict)
+    """`seeds: [1, 2, 3]` makes the run a sweep with one run per seed."""
+
+    tracking: dict[str, Any] = field(default_factory=dict)
+    """Dashboards besides `metrics.jsonl`: TensorBoard and Weights & Biases."""
+
+    def __post_init__(self) -> None:
+        # Python callers may write a string and a list; anything else is left for `check_config` to report.
+        if isinstance(self.output_dir, str):
+            object.__setattr__(self, "output_dir", Path(self.output_dir))
+        if isinstance(self.tags, list):
+            object.__setattr__(self, "tags", tuple(self.tags))
+
+
+def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> TrainConfig:
+    """Return the complete config that `raw` describes, or raise every problem in one `ConfigError`.
+
+    `source` maps a key path to where the key was written (a file, `--set`, a flag) for the messages. The
+    algorithm's defaults are filled into `algo_kwargs`, so that the saved config repeats the run.
+    """
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"a configuration must be a mapping of keys, got {raw!r}")
+    values, problems = check_record(TrainConfig, raw)
+    checks = (_check_algorithm, _check_environment, _check_tracking, _check_benchmark, _check_early_stopping)
+    for check in checks:
+        problems += check(values)
+    raise_problems(problems, source)
+    return TrainConfig(**values)
+
+
+def check_config(config: TrainConfig) -> TrainConfig:
+    """Return `config` validated and completed, for callers who built the dataclass themselves."""
+    return validate_config(config_to_dict(config))
+
+
+def config_to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Return the config as plain data: paths as text, tuples as lists."""
+    return record_to_dict(config)
+
+
+def algorithm_params(config: TrainConfig) -> Any:
+    """Return the algorithm's parameter dataclass, filled from `algo_kwargs`."""
+    return build_record(get_algorithm_spec(config.algo).load_params(), config.algo_kwargs, path=("algo_kwargs",))
+
+
+def tracking_params(config: TrainConfig) -> TrackingParams:
+    """Return which dashboards receive the metrics."""
+    return build_record(TrackingParams, config.tracking, path=("tracking",))
+
+
+# Each check reads one block, puts its completed form back into `values` and returns what is wrong with it.
+
+
+def _check_algorithm(values: dict[str, Any]) -> list[Problem]:
+    if "algo" not in values:
+        return []
+    if values["algo"] not in ALGORITHMS:
+        return [Problem(("algo",), unknown_algorithm(values["algo"]))]
+    record = get_algorithm_spec(values["algo"]).load_params()
+    given, problems = check_record(record, values.get("algo_kwargs", {}), ("algo_kwargs",))
+    problems += _schedule_problems(record, given)
+    if problems:
+        return problems
+    params = record(**given)
+    values["algo_kwargs"] = record_to_dict(params)
+    return _inconsistent_pairs(params, values)
+
+
+def _schedule_problems(record: type, given: dict[str, Any]) -> list[Problem]:
+    """Return what is wrong with schedules that are fine on their own but not with their key's fixed value."""
+    fixed_values = {entry.name: entry.default for entry in dataclasses.fields(record)} | given
+    problems = []
+    for name, spec in given.items():
+        if not name.endswith("_schedule") or spec is None:
+            continue
+        path = ("algo_kwargs", name)
+        schedule = as_schedule(spec)
+        if not isinstance(spec, Schedule):  # a mapping's own problems were found when it was read
+            problems += file_problems(schedule, schedule.problems(), path)
+        fixed = fixed_values.get(name.removesuffix("_schedule"))
+        if schedule.type == "exponential" and schedule.start is None and fixed == 0:
+            text = "an exponential schedule cannot start from 0; set start above 0 or use type linear"
+            problems.append(Problem(path, text))
+    return problems
+
+
+def _inconsistent_pairs(params: Any, values: dict[str, Any]) -> list[Problem]:
+    if not hasattr(params, "problems") or "total_timesteps" not in values:
+        return []
+    num_envs = values.get("num_envs", TrainConfig.num_envs)
+    texts = params.problems(num_envs=num_envs, total_timesteps=values["total_timesteps"])
+    return file_problems(params, texts, ("algo_kwargs",))
+
+
+def _check_environment(values: dict[str, Any]) -> list[Problem]:
+    values["env_kwargs"], problems = check_env_kwargs(values.get("env_kwargs", {}))
+    return problems
+
+
+def _check_tracking(values: dict[str, Any]) -> list[Problem]:
+    return _check_block(values, "tracking", TrackingParams)
+
+
+def _check_benchmark(values: dict[str, Any]) -> list[Problem]:
+    return _check_block(values, "benchmark", BenchmarkParams)
+
+
+def _check_early_stopping(values: dict[str, Any]) -> list[Problem]:
+    return _check_block(values, "early_stopping", EarlyStoppingParams) if values.get("early_stopping") else []
+
+
+def _check_block(values: dict[str, Any], key: str, record: type) -> list[Problem]:
+    block, problems = check_value(record, values.get(key, {}), (key,))
+    if not problems:
+        values[key] = plain(block)
+    return problems

@@ -1,0 +1,228 @@
+"""Configurations from files, packaged presets and the command line, laid over one another and validated once.
+
+A file either is complete or links another by `config: other.yaml` (relative to itself, or
+`config: preset:NAME`) and overlays it key by key.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.config import TrainConfig, validate_config
+from rl_training.experiment.safe_yaml import parse_yaml
+from rl_training.experiment.validation import KeyPath
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+# What `--algo NAME --env ID` leaves open; a file must state these itself.
+DEFAULTS: dict[str, Any] = {"seed": 0, "total_timesteps": 100_000, "output_dir": "runs"}
+
+_LINK_KEY = "config"
+_PRESET_PREFIX = "preset:"
+_FLAGS = {"env_id": "--env", "benchmark.seeds": "--seeds"}
+
+
+def load_config(
+    path: str | Path | None = None,
+    *,
+    preset: str | None = None,
+    base: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    set_values: Sequence[str] = (),
+) -> TrainConfig:
+    """Return the validated config of a file, a packaged preset, or `base` over the defaults.
+
+    `overrides` holds the dedicated flags by dotted key (a value of None means the flag was not given) and
+    `set_values` the texts of `--set`; both lie over the file, `--set` last.
+    """
+    given = sum(origin is not None for origin in (path, preset, base))
+    if given > 1:
+        raise ConfigError("choose one of --config, --preset and --algo with --env")
+    if given == 0:
+        raise ConfigError("nothing to train: give --config FILE, --preset NAME, or --algo NAME with --env ID")
+    layered = _Layers()
+    if base is not None:
+        _add_flags(layered, DEFAULTS)
+        _add_flags(layered, base)
+    else:
+        location = _preset_location(preset) if preset is not None else _Location(Path(str(path)))
+        for name, values in _read_chain(location):
+            layered.add(values, name)
+    _add_flags(layered, overrides or {})
+    for text in set_values:
+        key, value = parse_set(text)
+        layered.add(_nested(key, value), "--set")
+    return validate_config(layered.values, source=layered.source)
+
+
+def preset_names() -> list[str]:
+    """Return the names of the packaged presets in alphabetical order."""
+    return sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in _preset_root().iterdir()
+        if entry.is_file() and entry.name.endswith(".yaml")
+    )
+
+
+def parse_set(text: str) -> tuple[KeyPath, Any]:
+    """Return the key path and the YAML value of `a.b=value`."""
+    key, separator, value = text.partition("=")
+    parts = tuple(part.strip() for part in key.split("."))
+    if not separator:
+        raise ConfigError(f"--set {text}: no `=`; write --set {key.strip() or 'KEY'}=VALUE")
+    if not all(parts):
+        raise ConfigError(f"--set {text}: the key before `=` is incomplete; write it as --set block.key=VALUE")
+    return parts, parse_yaml(value, f"--set {text}")
+
+
+@dataclass
+class _Layers:
+    """Values merged so far, and which layer set each key."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[KeyPath, str] = field(default_factory=dict)
+    file: str = ""
+    """The latest file: where a missing key should have been; empty where there is none."""
+
+    def add(self, values: Mapping[str, Any], name: str) -> None:
+        if not name.startswith("--"):
+            self.file = name
+        self._merge(self.values, values, name, ())
+
+    def source(self, path: KeyPath) -> str:
+        """Return the layer that set the key or the nearest key above it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.origins:
+                return self.origins[path[:length]]
+        return self.file or _flag(".".join(path))
+
+    def _merge(self, into: dict[str, Any], values: Mapping[str, Any], name: str, path: KeyPath) -> None:
+        for key, value in values.items():
+            here = (*path, key)
+            if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+                self._merge(into[key], value, name, here)
+                continue
+            self.origins = {known: at for known, at in self.origins.items() if known[: len(here)] != here}
+            self.origins[here] = name
+            if isinstance(value, Mapping):
+                into[key] = {}
+                self._merge(into[key], value, name, here)
+            else:
+                into[key] = value
+
+
+@dataclass(frozen=True)
+class _Location:
+    """A file on disk, or one inside the package (which may be a zip file and then has no path)."""
+
+    path: Path | PurePosixPath
+    packaged: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"preset {self.path.with_suffix('')}" if self.packaged else str(self.path)
+
+    @property
+    def identity(self) -> object:
+        return self if isinstance(self.path, PurePosixPath) and self.packaged else Path(self.path).resolve()
+
+    def linked(self, target: str) -> _Location:
+        if target.startswith(_PRESET_PREFIX):
+            return _preset_location(target.removeprefix(_PRESET_PREFIX).strip())
+        if self.packaged:
+            return _Location(PurePosixPath(posixpath.normpath(self.path.parent / target)), packaged=True)
+        return _Location(Path(self.path).parent / Path(target).expanduser())
+
+    def read(self) -> str:
+        try:
+            data = self._file().read_bytes()
+        except FileNotFoundError:
+            raise ConfigError(f"{self.name}: no such file{self._suggestion()}") from None
+        except IsADirectoryError:
+            inside = Path(self.path) / "config.yaml"
+            hint = f"; did you mean `{inside}`?" if inside.is_file() else "; name a YAML file"
+            raise ConfigError(f"{self.name}: is a directory{hint}") from None
+        except OSError as error:
+            raise ConfigError(f"{self.name}: cannot be read ({error.strerror or error})") from None
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{self.name}: byte {error.start} is not UTF-8 text; save it as UTF-8") from None
+
+    def _file(self) -> Traversable:
+        return _preset_root().joinpath(*self.path.parts) if self.packaged else Path(self.path)
+
+    def _suggestion(self) -> str:
+        folder = Path(self.path).parent
+        if self.packaged or not folder.is_dir():
+            return ""
+        names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml", ".json")]
+        return did_you_mean(self.path.name, names)
+
+
+def _preset_root() -> Traversable:
+    return resources.files("rl_training.zoo").joinpath("presets")
+
+
+def _preset_location(name: str) -> _Location:
+    if name not in preset_names():
+        raise ConfigError(
+            f"unknown preset `{name}`{did_you_mean(name, preset_names()) or '; `axiomrl zoo` lists them'}"
+        )
+    return _Location(PurePosixPath(f"{name}.yaml"), packaged=True)
+
+
+def _read_chain(location: _Location) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (name, values) of a file and everything it links, the deepest link first."""
+    chain: list[tuple[_Location, dict[str, Any]]] = []
+    current: _Location | None = location
+    while current is not None:
+        if any(current.identity == earlier.identity for earlier, _ in chain):
+            names = " -> ".join(entry.name for entry in [*(earlier for earlier, _ in chain), current])
+            raise ConfigError(f"{names}: the `config:` links form a circle; remove one of them")
+        values = _read_mapping(current, linked_by=chain[-1][0].name if chain else None)
+        chain.append((current, values))
+        current = current.linked(values.pop(_LINK_KEY)) if _LINK_KEY in values else None
+    for entry, values in reversed(chain):
+        yield entry.name, values
+
+
+def _read_mapping(location: _Location, *, linked_by: str | None) -> dict[str, Any]:
+    try:
+        values = parse_yaml(location.read(), location.name)
+    except ConfigError as error:
+        if linked_by is None:
+            raise
+        raise ConfigError([f"{linked_by}: config: {text}" for text in error.problems]) from None
+    if values is None:
+        raise ConfigError(f"{location.name}: is empty; it needs at least algo, env_id and total_timesteps")
+    if not isinstance(values, dict):
+        raise ConfigError(f"{location.name}: must be a mapping `key: value`, got {type(values).__name__}")
+    link = values.get(_LINK_KEY, "")
+    if _LINK_KEY in values and not (isinstance(link, str) and link):
+        raise ConfigError(f"{location.name}: config: must be the path of another file, got {link!r}")
+    return values
+
+
+def _add_flags(layered: _Layers, flags: Mapping[str, Any]) -> None:
+    for key, value in flags.items():
+        if value is not None:
+            layered.add(_nested(tuple(key.split(".")), value), _flag(key))
+
+
+def _flag(key: str) -> str:
+    return _FLAGS.get(key) or "--" + key.rpartition(".")[2].replace("_", "-")
+
+
+def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    nested: dict[str, Any] = value
+    return nested

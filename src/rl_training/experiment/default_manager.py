@@ -1,0 +1,102 @@
+"""The manager behind the command line and the Python workflows."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_training.errors import AxiomError, ConfigError
+from rl_training.experiment.checkpoints import ResumePoint, newest_sound_checkpoint
+from rl_training.experiment.config import TrainConfig, check_config, validate_config
+from rl_training.experiment.manager import Runner, Trainer
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.runner import FunctionRunner
+from rl_training.runtime.session import TrainResult
+
+logger = logging.getLogger("rl_training")
+
+
+@dataclass(frozen=True)
+class AlgorithmTrainer:
+    """One training by the algorithm that the configuration names."""
+
+    config: TrainConfig
+    callbacks: tuple[Callback, ...] = ()
+    resume_point: ResumePoint | None = None
+
+    def train(self) -> TrainResult:
+        """Run the algorithm's train function."""
+        train = get_algorithm_spec(self.config.algo).load_train()
+        result: TrainResult = train(self.config, callbacks=self.callbacks, checkpoint=self.resume_point)
+        return result
+
+
+class DefaultExperimentManager:
+    """Looks algorithms up in the registry; knows none of them."""
+
+    def setup(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Trainer:
+        """Return a trainer for one run of the configuration."""
+        return AlgorithmTrainer(check_config(config), tuple(callbacks))
+
+    def resume(
+        self,
+        checkpoint: str | Path,
+        *,
+        callbacks: Sequence[Callback] = (),
+        total_timesteps: int | None = None,
+        eval_episodes: int | None = None,
+        fork: bool = False,
+    ) -> Trainer:
+        """Return a trainer that goes on from a checkpoint, a run directory or `.../checkpoints/best`.
+
+        A damaged checkpoint is named and the newest sound one before it is used. `total_timesteps` moves the horizon;
+        `fork` starts a new run with the checkpoint's run as its parent.
+        """
+        sound, damaged = newest_sound_checkpoint(Path(checkpoint))
+        notices = [*damaged, f"going on from {sound.path}"] if damaged else []
+        for notice in notices:
+            logger.warning("%s", notice)
+        raw = sound.config
+        if total_timesteps is not None:
+            raw["total_timesteps"] = total_timesteps
+        if eval_episodes is not None:
+            raw["eval_episodes"] = eval_episodes
+        try:
+            config = validate_config(raw)
+        except ConfigError as error:
+            raise AxiomError(f"checkpoint {sound.path} cannot be resumed: {error}") from error
+        if total_timesteps is not None and total_timesteps < sound.step:
+            raise ConfigError(
+                f"--total-timesteps: {total_timesteps} lies before the checkpoint's step {sound.step}; "
+                "give a larger number, or leave it out to keep the original horizon"
+            )
+        if fork:
+            config = dataclasses.replace(config, output_dir=sound.run_dir.parent)
+        return AlgorithmTrainer(config, tuple(callbacks), ResumePoint(sound, fork=fork, notices=tuple(notices)))
+
+    def setup_runner(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Runner:
+        """Return the runner of the configuration."""
+        return FunctionRunner(self.setup(config, callbacks=callbacks).train)
+
+    def resume_runner(
+        self,
+        checkpoint: str | Path,
+        *,
+        callbacks: Sequence[Callback] = (),
+        total_timesteps: int | None = None,
+        eval_episodes: int | None = None,
+        fork: bool = False,
+    ) -> Runner:
+        """Return a runner that goes on from a checkpoint."""
+        trainer = self.resume(
+            checkpoint,
+            callbacks=callbacks,
+            total_timesteps=total_timesteps,
+            eval_episodes=eval_episodes,
+            fork=fork,
+        )
+        return FunctionRunner(trainer.train)

@@ -1,0 +1,61 @@
+"""Durable writing of files, with errors that name the place and the repair."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import StorageError
+
+_REPAIRS = {
+    errno.ENOSPC: "the disk is full; free some space or choose another output directory (--output-dir)",
+    errno.EDQUOT: "the disk quota is used up; free some space or choose another output directory (--output-dir)",
+    errno.EFBIG: "the file size limit is reached; raise it or choose another output directory (--output-dir)",
+    errno.EROFS: "the file system is read-only; choose another output directory (--output-dir)",
+    errno.EACCES: "permission is denied; change the permissions or choose another output directory (--output-dir)",
+    errno.EPERM: "permission is denied; change the permissions or choose another output directory (--output-dir)",
+    errno.ENOTDIR: "a file stands where a directory is needed; choose another output directory (--output-dir)",
+    errno.EEXIST: "a file stands where a directory is needed; choose another output directory (--output-dir)",
+}
+
+
+@contextmanager
+def storage_errors(what: str, path: Path) -> Iterator[None]:
+    """Turn operating-system errors while writing `what` into a `StorageError`."""
+    try:
+        yield
+    except OSError as error:
+        repair = _REPAIRS.get(error.errno or 0, error.strerror or str(error))
+        raise StorageError(f"cannot write {what} in {path}: {repair}") from error
+
+
+def sync_file(path: Path) -> None:
+    """Force a file's content to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Force a directory's entries to the disk, where the system can."""
+    if os.name == "posix":
+        sync_file(path)
+
+
+def write_json_atomically(path: Path, data: Any) -> None:
+    """Replace a JSON file at once: a reader sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        sync_file(temporary)
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)

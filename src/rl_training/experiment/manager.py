@@ -1,0 +1,43 @@
+"""The protocols between those who ask for an experiment and those who carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rl_training.experiment.config import TrainConfig
+
+if TYPE_CHECKING:
+    from rl_training.runtime.callbacks import Callback
+    from rl_training.runtime.session import TrainResult
+
+
+class Trainer(Protocol):
+    """Something that trains once."""
+
+    def train(self) -> TrainResult:
+        """Train and return what was left behind."""
+
+
+class Runner(Protocol):
+    """Something that runs an experiment of one or several trainings."""
+
+    def run(self) -> TrainResult:
+        """Run it and return what was left behind."""
+
+
+class ExperimentManager(Protocol):
+    """Turns configurations and checkpoints into trainers and runners."""
+
+    def setup(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Trainer:
+        """Return a trainer for the configuration's algorithm."""
+
+    def resume(self, checkpoint: Path, *, callbacks: Sequence[Callback] = ()) -> Trainer:
+        """Return a trainer that goes on from a checkpoint alone."""
+
+    def setup_runner(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Runner:
+        """Return the runner the configuration asks for."""
+
+    def resume_runner(self, checkpoint: Path, *, callbacks: Sequence[Callback] = ()) -> Runner:
+        """Return a runner that goes on from a checkpoint."""

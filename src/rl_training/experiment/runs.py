@@ -1,0 +1,166 @@
+"""Run directories and `metadata.json`: what was run, where, with what, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from importlib import metadata as distributions
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import AxiomError
+from rl_training.experiment.files import storage_errors, write_json_atomically
+
+METADATA_SCHEMA_VERSION = 1
+METADATA = "metadata.json"
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
+EVALUATIONS = "evaluations.jsonl"
+KEY_DEPENDENCIES = (
+    "axiomrl",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "safetensors",
+    "ale-py",
+    "mujoco",
+    "Box2D",
+)
+
+
+def utc_now() -> str:
+    """Return the time in UTC, to the second, as ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def sanitize(env_id: str) -> str:
+    """Return an environment id fit for a directory's name."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", env_id).strip("-.") or "env"
+
+
+def run_name(algo: str, env_id: str, seed: int) -> str:
+    """Return the name of a run that starts now."""
+    timestamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return f"{algo}__{sanitize(env_id)}__seed{seed}__{timestamp}"
+
+
+def create_run_directory(output_dir: Path, algo: str, env_id: str, seed: int) -> Path:
+    """Create and return a new run directory; runs that start in the same second get different names."""
+    name = run_name(algo, env_id, seed)
+    with storage_errors("a run directory", output_dir):
+        output_dir.mkdir(parents=True, exist_ok=True)
+        attempt = 1
+        while True:
+            run_dir = output_dir / (name if attempt == 1 else f"{name}-{attempt}")
+            try:
+                run_dir.mkdir()
+            except FileExistsError:
+                attempt += 1
+            else:
+                return run_dir
+
+
+def new_metadata(
+    *, algo: str, env_id: str, seed: int, resume_mode: str, parent: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the metadata of a run that starts now."""
+    return {
+        "schema_version": METADATA_SCHEMA_VERSION,
+        "algo": algo,
+        "env_id": env_id,
+        "seed": seed,
+        "status": "running",
+        "error": None,
+        "created_at_utc": utc_now(),
+        "finished_at_utc": None,
+        "command": Path(sys.argv[0]).name if sys.argv else "",
+        "argv": list(sys.argv[1:]),
+        "python": platform.python_version(),
+        "os": platform.platform(),
+        "versions": dependency_versions(),
+        "git": git_state(),
+        "hardware": hardware(),
+        "resume_mode": resume_mode,
+        "parent": None if parent is None else dict(parent),
+        "notices": [],
+        "latest_metrics": {},
+        "latest_checkpoint": None,
+        "best_checkpoint": None,
+    }
+
+
+def read_metadata(run_dir: Path) -> dict[str, Any]:
+    """Return a run's metadata."""
+    try:
+        content = json.loads((run_dir / METADATA).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise AxiomError(f"{run_dir} is not a run directory: it has no {METADATA}") from error
+    except (OSError, ValueError) as error:
+        raise AxiomError(f"{run_dir / METADATA} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise AxiomError(f"{run_dir / METADATA} does not hold a mapping")
+    return content
+
+
+def write_metadata(run_dir: Path, content: Mapping[str, Any]) -> None:
+    """Replace a run's metadata at once."""
+    with storage_errors(METADATA, run_dir):
+        write_json_atomically(run_dir / METADATA, content)
+
+
+def dependency_versions() -> dict[str, str | None]:
+    """Return the versions of the key dependencies, without importing them; None where one is absent."""
+    return {name: _version(name) for name in KEY_DEPENDENCIES}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return distributions.version(name)
+    except distributions.PackageNotFoundError:
+        return None
+
+
+def git_state() -> dict[str, Any] | None:
+    """Return commit and dirty flag of the working directory, or None where git or a repository is absent."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "dirty": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def hardware() -> dict[str, Any]:
+    """Return what the run has to compute with."""
+    return {
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "gpus": _gpu_names(),
+    }
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _gpu_names() -> list[str]:
+    torch = sys.modules.get("torch")  # asking must not be the reason to import it
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

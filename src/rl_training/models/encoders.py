@@ -1,0 +1,133 @@
+"""Encoders turn observations of any supported space into features [B, width]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from rl_training.errors import ConfigError
+from rl_training.models.layers import convolution, linear
+
+IMAGE_FEATURES = 512
+IMAGE_FEATURES_IN_DICT = 256
+
+
+def is_image(space: Space[Any]) -> bool:
+    """Whether a space holds images: bytes of two or three dimensions."""
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+
+
+class VectorEncoder(nn.Module):
+    """Flattens numbers; one-hot for discrete observations. Has no weights."""
+
+    def __init__(self, space: Space[Any]) -> None:
+        super().__init__()
+        self.choices: tuple[int, ...] = ()
+        self.starts: tuple[int, ...] = ()
+        if isinstance(space, spaces.Discrete):
+            self.choices, self.starts = (int(space.n),), (int(space.start),)
+        elif isinstance(space, spaces.MultiDiscrete):
+            self.choices = tuple(space.nvec.flatten().tolist())
+            self.starts = tuple(space.start.flatten().tolist())
+        self.width = sum(self.choices) or int(np.prod(space.shape or (1,)))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Return features [B, width]."""
+        if self.choices:
+            columns = observation.reshape(observation.shape[0], -1).long()  # [B, variables]
+            parts = [
+                nn.functional.one_hot(columns[:, variable] - start, n)
+                for variable, (n, start) in enumerate(zip(self.choices, self.starts, strict=True))
+            ]
+            return torch.cat(parts, dim=1).float()
+        flat = observation if observation.dim() == 2 else observation.flatten(1)
+        return flat if flat.dtype == torch.float32 else flat.float()
+
+
+class ImageEncoder(nn.Module):
+    """The convolutional network of Mnih et al. 2015 (Nature 518), for channels first, last or absent."""
+
+    def __init__(
+        self, space: Space[Any], width: int, *, orthogonal: bool, generator: torch.Generator, key: str = ""
+    ) -> None:
+        super().__init__()
+        shape = space.shape or ()
+        self.add_channel = len(shape) == 2
+        self.channels_last = len(shape) == 3 and shape[2] < shape[0]
+        channels = 1 if self.add_channel else shape[2] if self.channels_last else shape[0]
+        height, width_pixels = shape if self.add_channel else shape[:2] if self.channels_last else shape[1:]
+        if min(height, width_pixels) < 36:
+            where = f" `{key}`" if key else ""
+            raise ConfigError(
+                f"the image observation{where} of {height}x{width_pixels} pixels is too small for the convolutions; "
+                "use at least 36x36 (gymnasium.wrappers.ResizeObservation), or give it as float32 to make it a vector"
+            )
+        self.width = width
+        layers = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
+        self.convolutions = nn.ModuleList(
+            convolution(*sizes, orthogonal=orthogonal, generator=generator) for sizes in layers
+        )
+        with torch.no_grad():
+            flat = self._convolve(torch.zeros(1, channels, height, width_pixels)).shape[1]
+        self.output = linear(flat, width, orthogonal=orthogonal, generator=generator)
+
+    def _convolve(self, image: Tensor) -> Tensor:
+        for layer in self.convolutions:
+            image = torch.relu(layer(image))
+        return image.flatten(1)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Return features [B, width] of images of bytes."""
+        image = observation.unsqueeze(1) if self.add_channel else observation
+        if self.channels_last:
+            image = image.permute(0, 3, 1, 2)
+        return torch.relu(self.output(self._convolve(image.float() / 255.0)))
+
+
+class DictEncoder(nn.Module):
+    """Encodes every entry of a flat Dict on its own and joins the features in the order of the space."""
+
+    def __init__(self, space: spaces.Dict, *, orthogonal: bool, generator: torch.Generator) -> None:
+        super().__init__()
+        self.keys = tuple(space.keys())
+        encoders = [
+            make_encoder(
+                space[key], image_width=IMAGE_FEATURES_IN_DICT, orthogonal=orthogonal, generator=generator, key=key
+            )
+            for key in self.keys
+        ]
+        self.encoders = nn.ModuleList(encoders)
+        self.width = sum(encoder.width for encoder in encoders)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return features [B, width]."""
+        parts = [encoder(observation[key]) for key, encoder in zip(self.keys, self.encoders, strict=True)]
+        return torch.cat(parts, dim=1)
+
+
+Encoder = VectorEncoder | ImageEncoder | DictEncoder
+
+
+def make_encoder(
+    space: Space[Any],
+    *,
+    orthogonal: bool,
+    generator: torch.Generator,
+    image_width: int = IMAGE_FEATURES,
+    key: str = "",
+) -> Encoder:
+    """Return the encoder for an observation space."""
+    if isinstance(space, spaces.Dict):
+        return DictEncoder(space, orthogonal=orthogonal, generator=generator)
+    if is_image(space):
+        return ImageEncoder(space, image_width, orthogonal=orthogonal, generator=generator, key=key)
+    return VectorEncoder(space)
+
+
+def has_weights(encoder: Encoder) -> bool:
+    """Whether the encoder learns features of its own."""
+    return any(True for _ in encoder.parameters())

@@ -1,0 +1,231 @@
+"""Action heads: from a policy's last hidden layer to a distribution, and from its actions to the environment's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from rl_training.errors import ConfigError
+from rl_training.models.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    MultiCategorical,
+    mask_logits,
+)
+from rl_training.models.layers import linear
+
+POLICY_GAIN = 0.01  # a near-uniform first policy explores best (Andrychowicz et al. 2021, arXiv 2006.05990)
+LOG_STD_RANGE = (-20.0, 2.0)
+
+
+class ActionHead(nn.Module):
+    """Base of the heads: a linear layer on the policy's latent."""
+
+    def __init__(
+        self, space: Space[Any], latent: int, outputs: int, *, orthogonal: bool, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.space = space
+        self.linear = linear(latent, outputs, orthogonal=orthogonal, gain=POLICY_GAIN, generator=generator)
+
+    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+        """Return the distribution over actions for latents [B, latent]."""
+        raise TypeError(f"{type(self).__name__} has no distribution")
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return the actions [B, ...] in the form the environment takes."""
+        return action.cpu().numpy()
+
+
+class CategoricalHead(ActionHead):
+    """Discrete actions."""
+
+    def __init__(self, space: spaces.Discrete, latent: int, *, orthogonal: bool, generator: torch.Generator) -> None:
+        super().__init__(space, latent, int(space.n), orthogonal=orthogonal, generator=generator)
+        self.start = int(space.start)
+
+    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+        """Return the choice among the legal actions."""
+        return Categorical(mask_logits(self.linear(latent), mask))
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return the actions counted from the space's start."""
+        return action.cpu().numpy() + self.start if self.start else action.cpu().numpy()
+
+
+class MultiCategoricalHead(ActionHead):
+    """MultiDiscrete actions; a mask is the concatenation of the variables' masks."""
+
+    def __init__(
+        self, space: spaces.MultiDiscrete, latent: int, *, orthogonal: bool, generator: torch.Generator
+    ) -> None:
+        self.choices = tuple(int(n) for n in space.nvec.flatten())
+        super().__init__(space, latent, sum(self.choices), orthogonal=orthogonal, generator=generator)
+
+    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+        """Return the independent choices among the legal values."""
+        return MultiCategorical(mask_logits(self.linear(latent), mask), self.choices)
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return the choices in the space's shape, counted from its start."""
+        assert isinstance(self.space, spaces.MultiDiscrete)
+        shaped = action.cpu().numpy().reshape(-1, *self.space.nvec.shape)
+        return (shaped + self.space.start).astype(self.space.dtype)
+
+
+class BernoulliHead(ActionHead):
+    """MultiBinary actions; a mask switches illegal bits off."""
+
+    def __init__(self, space: spaces.MultiBinary, latent: int, *, orthogonal: bool, generator: torch.Generator) -> None:
+        super().__init__(space, latent, int(np.prod(space.shape)), orthogonal=orthogonal, generator=generator)
+
+    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+        """Return the independent switches."""
+        return Bernoulli(mask_logits(self.linear(latent), mask))
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return the switches in the space's shape."""
+        return action.cpu().numpy().reshape(-1, *(self.space.shape or ()))
+
+
+class BoxHead(ActionHead):
+    """Common to the continuous heads: actions are unbounded inside and clipped to the space outside."""
+
+    def __init__(
+        self,
+        space: spaces.Box,
+        latent: int,
+        outputs_per_action: int,
+        *,
+        orthogonal: bool,
+        generator: torch.Generator,
+    ) -> None:
+        self.size = int(np.prod(space.shape))
+        super().__init__(space, latent, outputs_per_action * self.size, orthogonal=orthogonal, generator=generator)
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return the actions clipped to the space's bounds and in its shape."""
+        assert isinstance(self.space, spaces.Box)
+        shaped = action.cpu().numpy().reshape(-1, *self.space.shape)
+        return np.clip(shaped, self.space.low, self.space.high).astype(self.space.dtype, copy=False)
+
+
+class GaussianHead(BoxHead):
+    """Box actions with one learned log standard deviation per dimension."""
+
+    def __init__(
+        self,
+        space: spaces.Box,
+        latent: int,
+        *,
+        log_std_init: float,
+        orthogonal: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(space, latent, 1, orthogonal=orthogonal, generator=generator)
+        self.log_std = nn.Parameter(torch.full((self.size,), log_std_init))
+
+    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+        """Return independent normal variables."""
+        return DiagonalGaussian(self.linear(latent), self.log_std)
+
+
+class StateDependentGaussianHead(BoxHead):
+    """Box actions whose log standard deviation is an output of the network."""
+
+    def __init__(
+        self,
+        space: spaces.Box,
+        latent: int,
+        *,
+        log_std_init: float,
+        orthogonal: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(space, latent, 2, orthogonal=orthogonal, generator=generator)
+        with torch.no_grad():
+            self.linear.bias[self.size :].fill_(log_std_init)
+
+    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+        """Return independent normal variables."""
+        mean, log_std = self.linear(latent).split(self.size, dim=-1)
+        return DiagonalGaussian(mean, log_std.clamp(*LOG_STD_RANGE))
+
+
+class StateDependentNoiseHead(BoxHead):
+    """Box actions with generalised state-dependent exploration (Raffin et al. 2020, arXiv 2005.05719).
+
+    The noise is a linear function of the latent that stays fixed for several steps, so that exploration is
+    smooth; each action's marginal is a normal distribution whose variance is latent^2 @ std^2.
+    """
+
+    def __init__(
+        self,
+        space: spaces.Box,
+        latent: int,
+        *,
+        log_std_init: float,
+        orthogonal: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(space, latent, 1, orthogonal=orthogonal, generator=generator)
+        self.log_std = nn.Parameter(torch.full((latent, self.size), log_std_init))
+
+    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+        """Return the marginal normal variables; the features are not shaped by the noise, as in the paper."""
+        variance = latent.detach().square() @ self.log_std.exp().square()
+        return DiagonalGaussian(self.linear(latent), 0.5 * torch.log(variance + 1e-6))
+
+    def sample_exploration(self, num_envs: int, generator: torch.Generator) -> Tensor:
+        """Draw one exploration matrix per environment, [num_envs, latent, size]."""
+        noise = torch.empty((num_envs, *self.log_std.shape), device=self.log_std.device).normal_(generator=generator)
+        return noise * self.log_std.exp()
+
+    def explore(self, latent: Tensor, exploration: Tensor) -> Tensor:
+        """Return actions [num_envs, size] with the noise of the given matrices."""
+        noise = torch.bmm(latent.unsqueeze(1), exploration).squeeze(1)
+        action: Tensor = self.linear(latent) + noise
+        return action
+
+
+def make_action_head(
+    space: Space[Any],
+    latent: int,
+    *,
+    log_std: str,
+    log_std_init: float,
+    use_sde: bool,
+    orthogonal: bool,
+    generator: torch.Generator,
+) -> ActionHead:
+    """Return the head for an action space."""
+    if use_sde and not isinstance(space, spaces.Box):
+        raise ConfigError(
+            f"algo_kwargs.use_sde: state-dependent exploration needs Box actions, this environment has "
+            f"{type(space).__name__}; set use_sde to false"
+        )
+    if isinstance(space, spaces.Discrete):
+        return CategoricalHead(space, latent, orthogonal=orthogonal, generator=generator)
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategoricalHead(space, latent, orthogonal=orthogonal, generator=generator)
+    if isinstance(space, spaces.MultiBinary):
+        return BernoulliHead(space, latent, orthogonal=orthogonal, generator=generator)
+    if isinstance(space, spaces.Box):
+        head = (
+            StateDependentNoiseHead
+            if use_sde
+            else GaussianHead
+            if log_std == "state_independent"
+            else StateDependentGaussianHead
+        )
+        return head(space, latent, log_std_init=log_std_init, orthogonal=orthogonal, generator=generator)
+    raise ConfigError(
+        f"actions of type {type(space).__name__} are not supported; "
+        "use Discrete, MultiDiscrete, MultiBinary or Box (wrap the environment to convert)"
+    )

@@ -1,0 +1,141 @@
+"""Evaluation: own environments, own seeds, real rewards, complete episodes, nothing left behind in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.data.observations import map_observation
+from rl_training.envs.make import make_slots
+from rl_training.envs.slot import EnvSlot
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.streams import derive_seeds
+
+MAX_PARALLEL_EPISODES = 16
+STEP_CAP = 100_000  # ends an episode that would never end by itself
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """One complete evaluation episode."""
+
+    episode_return: float
+    length: int
+    seed: int
+    capped: bool = False
+    """Cut off by the step cap rather than by the environment."""
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the episode as `evaluations.jsonl` holds it."""
+        return {
+            "return": self.episode_return,
+            "length": self.length,
+            "seed": self.seed,
+            "capped": self.capped,
+        }
+
+
+def evaluation_seeds(seed: int, step: int, count: int) -> list[int]:
+    """Return the seeds of an evaluation's episodes; they never coincide with a training stream's."""
+    return derive_seeds(seed, "evaluation", step, count=count)
+
+
+def evaluate_policy(
+    policy: Policy,
+    config: TrainConfig,
+    seeds: Sequence[int],
+    *,
+    generator: torch.Generator | None = None,
+    step_cap: int = STEP_CAP,
+) -> list[EpisodeResult]:
+    """Play one complete episode per seed and return them in the order of the seeds.
+
+    Every seed's episode is played to its end, so short episodes are not favoured.
+    """
+    if not seeds:
+        return []
+    count = min(len(seeds), MAX_PARALLEL_EPISODES)
+    slots = make_slots(config.env_id, config.env_kwargs, mode="evaluation", count=count)
+    try:
+        return play_episodes(policy, slots, seeds, generator=generator, step_cap=step_cap)
+    finally:
+        for slot in slots:
+            slot.close()
+
+
+@dataclass
+class _Game:
+    """An episode in progress."""
+
+    slot: EnvSlot
+    index: int
+    seed: int
+    observation: Any
+    mask: np.ndarray | None
+    episode_return: float = 0.0
+    length: int = 0
+
+
+def play_episodes(
+    policy: Policy,
+    slots: Sequence[EnvSlot],
+    seeds: Sequence[int],
+    *,
+    generator: torch.Generator | None = None,
+    step_cap: int = STEP_CAP,
+    on_step: Callable[[EnvSlot], None] = lambda slot: None,
+) -> list[EpisodeResult]:
+    """Play the seeds' episodes on the given environments; a free one takes the next seed."""
+    results: dict[int, EpisodeResult] = {}
+    waiting = list(enumerate(seeds))[::-1]
+
+    def start(slot: EnvSlot) -> _Game:
+        index, seed = waiting.pop()
+        observation, mask = slot.reset(seed)
+        on_step(slot)
+        return _Game(slot, index, seed, observation, mask)
+
+    games = [start(slot) for slot in slots[: len(seeds)]]
+    while games:
+        batch = map_observation(lambda *arrays: np.stack(arrays), *(game.observation for game in games))
+        masks = None
+        if any(game.mask is not None for game in games):
+            width = next(len(game.mask) for game in games if game.mask is not None)
+            masks = np.stack([np.ones(width, bool) if game.mask is None else game.mask for game in games])
+        actions = policy.actions(batch, masks, generator)
+        going: list[_Game] = []
+        for game, action in zip(games, actions, strict=True):
+            step = game.slot.step(action)
+            on_step(game.slot)
+            game.observation, game.mask = step.obs, step.action_mask
+            game.episode_return += float(step.reward)
+            game.length += 1
+            ended = step.terminated or step.truncated
+            if not ended and game.length < step_cap:
+                going.append(game)
+                continue
+            results[game.index] = EpisodeResult(game.episode_return, game.length, game.seed, capped=not ended)
+            if waiting:
+                going.append(start(game.slot))
+        games = going
+    return [results[index] for index in range(len(seeds))]
+
+
+def summarize(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
+    """Return the metrics of an evaluation."""
+    if not episodes:
+        return {}
+    returns = np.array([episode.episode_return for episode in episodes])
+    return {
+        "eval_return_mean": float(returns.mean()),
+        "eval_return_std": float(returns.std()),
+        "eval_return_min": float(returns.min()),
+        "eval_return_max": float(returns.max()),
+        "eval_length_mean": float(np.mean([episode.length for episode in episodes])),
+        "eval_episodes": len(episodes),
+    }

@@ -1,0 +1,100 @@
+"""Metrics between two log rows: means of what updates report, kept as tensors until they are logged."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_training.errors import NonFiniteError
+
+EPISODE_WINDOW = 100
+WALL_CLOCK_FIELDS = ("steps_per_second", "time_collect", "time_update", "time_eval", "wall_time")
+
+
+class RunningMeans:
+    """Sums of named scalars; reading them is the only host synchronisation."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
+        """Add one report."""
+        for name, value in metrics.items():
+            if name in self._sums:
+                self._sums[name] = self._sums[name] + value
+                self._counts[name] += 1
+            else:
+                self._sums[name] = value.detach()
+                self._counts[name] = 1
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of every scalar since the last `clear`."""
+        if not self._sums:
+            return {}
+        sums = torch.stack([value.float() for value in self._sums.values()]).tolist()
+        return {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
+
+    def check_finite(self, step: int) -> None:
+        """Raise where a scalar is NaN or infinite, naming it and the step."""
+        if not self._sums:
+            return
+        finite = torch.stack([value.float() for value in self._sums.values()]).isfinite()
+        if not bool(finite.all()):
+            names = [name for name, good in zip(self._sums, finite.tolist(), strict=True) if not good]
+            raise NonFiniteError(
+                f"{', '.join(names)} became NaN or infinite at step {step}; the last good checkpoint is kept. "
+                "Lower algo_kwargs.learning_rate, set algo_kwargs.max_grad_norm, or normalise observations and "
+                "rewards (env_kwargs.normalize_observation, normalize_reward)"
+            )
+
+    def clear(self) -> None:
+        """Start anew after a row was logged."""
+        self._sums.clear()
+        self._counts.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was reported since the last row."""
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on summing."""
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
+
+class EpisodeStatistics:
+    """Returns and lengths of the latest training episodes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._latest: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
+
+    def add(self, episodes: Iterable[tuple[float, int]]) -> None:
+        """Add finished episodes as (return, length)."""
+        for episode in episodes:
+            self._latest.append(episode)
+            self.count += 1
+
+    def metrics(self) -> dict[str, float]:
+        """Return the means over the window, or nothing before the first episode ended."""
+        if not self._latest:
+            return {}
+        returns, lengths = zip(*self._latest, strict=True)
+        return {
+            "train_return_mean": sum(returns) / len(returns),
+            "train_length_mean": sum(lengths) / len(lengths),
+            "train_episodes": self.count,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the window."""
+        return {"count": self.count, "latest": [list(episode) for episode in self._latest]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put the window back."""
+        self.count = state["count"]
+        self._latest = deque(((value, length) for value, length in state["latest"]), maxlen=EPISODE_WINDOW)

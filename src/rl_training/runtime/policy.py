@@ -1,0 +1,156 @@
+"""A policy ready to act: networks, the frozen observation normaliser, and the form of the environment's actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor
+
+from rl_training.data.observations import NumpyObservation, Observation, to_tensor
+from rl_training.envs.normalize import ObservationNormalizer
+from rl_training.envs.spaces import space_from_json
+from rl_training.errors import AxiomError, CheckpointError
+from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
+from rl_training.experiment.config import TrainConfig, algorithm_params, validate_config
+from rl_training.experiment.env_params import env_params
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.state_files import read_state
+from rl_training.runtime.run_utils import resolve_device
+
+
+class Actor(Protocol):
+    """What a policy needs of an algorithm."""
+
+    device: torch.device
+
+    def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        """Return the best actions, or sampled ones where a generator is given."""
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return actions in the form the environment takes."""
+
+
+class Policy:
+    """Acts on observations as the environment gives them; needs no environment."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        normalizer: ObservationNormalizer | None = None,
+    ) -> None:
+        self.actor = actor
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.normalizer = normalizer
+
+    def actions(
+        self,
+        observation: NumpyObservation,
+        mask: np.ndarray | None = None,
+        generator: torch.Generator | None = None,
+    ) -> np.ndarray:
+        """Return actions [B, ...] for raw observations [B, ...]; sampled where a generator is given."""
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
+        device = self.actor.device
+        action_mask = None if mask is None else torch.as_tensor(mask, dtype=torch.bool, device=device)
+        return self.actor.env_action(self.actor.choose(to_tensor(observation, device), action_mask, generator))
+
+    def predict(
+        self,
+        observation: Any,
+        *,
+        action_mask: Any = None,
+        deterministic: bool = True,
+        seed: int | None = None,
+    ) -> Any:
+        """Return the action for one observation, or the actions for a batch of them.
+
+        With `deterministic=False` actions are sampled; equal seeds then give equal actions.
+        """
+        batch, single = self._as_batch(observation)
+        mask = None if action_mask is None else np.asarray(action_mask, dtype=bool)
+        if mask is not None and single:
+            mask = mask[np.newaxis]
+        generator = None
+        if not deterministic:
+            generator = torch.Generator(self.actor.device)
+            if seed is None:
+                generator.seed()
+            else:
+                generator.manual_seed(seed)
+        actions = self.actions(batch, mask, generator)
+        return actions[0] if single else actions
+
+    def _as_batch(self, observation: Any) -> tuple[NumpyObservation, bool]:
+        """Return the observation as a batch, and whether it was a single one."""
+        space = self.observation_space
+        if isinstance(space, spaces.Dict):
+            if not isinstance(observation, dict) or set(observation) != set(space.keys()):
+                raise AxiomError(f"the policy expects a dict with the keys {', '.join(space.keys())}")
+            parts = {key: _batch(observation[key], sub_space, f" `{key}`") for key, sub_space in space.items()}
+            batch = {key: array for key, (array, _) in parts.items()}
+            return batch, next(single for _, single in parts.values())
+        return _batch(observation, space, "")
+
+
+def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, bool]:
+    array = np.asarray(observation, dtype=space.dtype)
+    shape = space.shape or ()
+    if array.shape == shape:
+        return array[np.newaxis], True
+    if array.shape[1:] == shape and array.ndim == len(shape) + 1:
+        return array, False
+    raise AxiomError(
+        f"the observation{name} has shape {array.shape}; the policy expects {shape}, or a batch (n, *{shape})"
+    )
+
+
+def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
+    """Return the policy in a checkpoint, a run directory or `.../checkpoints/best`, ready to `predict`."""
+    checkpoint = verify_checkpoint(resolve_checkpoint(Path(path)))
+    return policy_from_checkpoint(checkpoint, device=device)
+
+
+def policy_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> Policy:
+    """Build the policy of a verified checkpoint."""
+    config: TrainConfig = validate_config(checkpoint.config)
+    state = read_state(checkpoint.path)
+    target = resolve_device(device)
+    with checkpoint_fits(checkpoint):
+        observation_space = space_from_json(checkpoint.manifest["spaces"]["observation"])
+        action_space = space_from_json(checkpoint.manifest["spaces"]["action"])
+        normalizer = None
+        if state["normalizers"] is not None and state["normalizers"]["observation"] is not None:
+            normalizer = ObservationNormalizer(observation_space, env_params(config, "evaluation").clip_observation)
+            normalizer.load_state_dict(state["normalizers"]["observation"])
+        algorithm = get_algorithm_spec(config.algo).load_algorithm()(
+            algorithm_params(config),
+            observation_space if normalizer is None else normalizer.normalized_space,
+            action_space,
+            device=target,
+            generator=torch.Generator(),  # the weights it draws are replaced at once
+        )
+        algorithm.load_state_dict(state["algorithm"])
+    return Policy(algorithm, observation_space, action_space, normalizer)
+
+
+@contextmanager
+def checkpoint_fits(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn the errors of loading a state that does not fit into a `CheckpointError`."""
+    try:
+        yield
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+        algo, env_id = checkpoint.manifest.get("algo"), checkpoint.manifest.get("env_id")
+        raise CheckpointError(
+            f"checkpoint {checkpoint.path} does not fit algorithm {algo!r} on {env_id!r}: {error}; "
+            "it was written for another algorithm or environment"
+        ) from error

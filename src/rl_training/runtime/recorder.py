@@ -1,0 +1,90 @@
+"""What a run leaves on disk besides checkpoints: metric rows, evaluations, metadata, and a lock while it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from rl_training.errors import AxiomError, StorageError
+from rl_training.experiment.config import TrainConfig, tracking_params
+from rl_training.experiment.runs import EVALUATIONS, METRICS, read_metadata, utc_now, write_metadata
+from rl_training.runtime.run_utils import serialize_train_config
+from rl_training.runtime.sinks import JsonLines, MetricSink, Row, TensorBoardSink, WandbSink
+
+
+class RunRecorder:
+    """The open files of one run directory."""
+
+    def __init__(self, run_dir: Path, config: TrainConfig, *, lengths: Mapping[str, int] | None = None) -> None:
+        """Open a run's files; `lengths` cuts them back to what a checkpoint knew."""
+        self.run_dir = run_dir
+        self._lock = _lock(run_dir)
+        self.metadata = read_metadata(run_dir)
+        lengths = lengths or {}
+        self._metrics = JsonLines(run_dir / METRICS, length=lengths.get(METRICS, 0))
+        self._evaluations = JsonLines(run_dir / EVALUATIONS, length=lengths.get(EVALUATIONS, 0))
+        self._sinks: list[MetricSink] = [self._metrics]
+        tracking = tracking_params(config)
+        if tracking.tensorboard:
+            self._sinks.append(TensorBoardSink(run_dir / "tensorboard"))
+        if tracking.wandb is not None:
+            self._sinks.append(WandbSink(tracking.wandb, run_dir, serialize_train_config(config)))
+
+    def row(self, row: Row) -> None:
+        """Record one row of metrics."""
+        for sink in self._sinks:
+            sink.write(row)
+        self.metadata["latest_metrics"] = {**self.metadata["latest_metrics"], **row}
+
+    def episodes(self, rows: Iterable[Row]) -> None:
+        """Record the episodes of one evaluation."""
+        for row in rows:
+            self._evaluations.write(row)
+
+    def notice(self, sentence: str) -> None:
+        """Keep something the user was told, such as an inexact resume."""
+        if sentence not in self.metadata["notices"]:
+            self.metadata["notices"].append(sentence)
+
+    def update(self, **fields: Any) -> None:
+        """Change fields of the metadata and write it."""
+        self.metadata.update(fields)
+        write_metadata(self.run_dir, self.metadata)
+
+    def sync(self) -> dict[str, int]:
+        """Force the rows to the disk and return the files' lengths, for a checkpoint to cut back to."""
+        return {METRICS: self._metrics.sync(), EVALUATIONS: self._evaluations.sync()}
+
+    def finish(self, status: str, error: str | None) -> None:
+        """Write how the run ended, close the files and release the lock."""
+        try:
+            # A full disk must not hide the error that ended the run.
+            with contextlib.suppress(StorageError):
+                self.update(status=status, error=error, finished_at_utc=utc_now())
+            for sink in self._sinks:
+                with contextlib.suppress(OSError, StorageError):
+                    sink.close()
+            self._evaluations.close()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+
+
+def _lock(run_dir: Path) -> IO[bytes] | None:
+    """Hold the run directory for this process; the system releases it however the process ends."""
+    if os.name != "posix":
+        return None
+    import fcntl
+
+    lock = (run_dir / ".lock").open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise AxiomError(
+            f"another process is training in {run_dir}; wait for it, stop it, or add --fork to start a new run"
+        ) from error
+    return lock

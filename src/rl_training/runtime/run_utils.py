@@ -1,0 +1,94 @@
+"""The generic concerns of a run, shared by every trainer: device, plain config, run directory, checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.checkpoints import LATEST, point, write_checkpoint
+from rl_training.experiment.config import TrainConfig, config_to_dict
+from rl_training.experiment.files import storage_errors, sync_file
+from rl_training.experiment.runs import (
+    CONFIG,
+    create_run_directory,
+    dependency_versions,
+    new_metadata,
+    write_metadata,
+)
+from rl_training.experiment.state_files import write_state
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device meant by `auto`, `cpu`, `cuda`, `cuda:N` or `mps`, or say why it cannot be used."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device: {name!r} is not a device; use auto, cpu, cuda, cuda:N or mps") from error
+    if device.type == "cuda":
+        available = torch.cuda.device_count()
+        if (device.index or 0) >= available:
+            raise ConfigError(f"device: {name} is not there, {available} CUDA devices are; use auto or cpu")
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device: mps is not available on this machine; use auto or cpu")
+    return device
+
+
+def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
+    """Return the configuration as plain data: paths as text, tags as a list."""
+    return config_to_dict(config)
+
+
+def create_training_run(
+    config: TrainConfig, *, resume_mode: str = "exact", parent: Mapping[str, Any] | None = None
+) -> Path:
+    """Create a run directory with `config.yaml` and `metadata.json` and return it."""
+    run_dir = create_run_directory(config.output_dir, config.algo, config.env_id, config.seed)
+    write_run_config(run_dir, config)
+    write_metadata(
+        run_dir,
+        new_metadata(algo=config.algo, env_id=config.env_id, seed=config.seed, resume_mode=resume_mode, parent=parent),
+    )
+    return run_dir
+
+
+def write_run_config(run_dir: Path, config: TrainConfig) -> None:
+    """Write the resolved configuration, from which `axiomrl train --config` repeats the run."""
+    text = yaml.safe_dump(serialize_train_config(config), sort_keys=False, allow_unicode=True)
+    temporary = run_dir / f".{CONFIG}.tmp"
+    with storage_errors(CONFIG, run_dir):
+        temporary.write_text(text, encoding="utf-8")
+        sync_file(temporary)
+        os.replace(temporary, run_dir / CONFIG)
+
+
+def save_training_checkpoint(
+    run_dir: Path,
+    *,
+    step: int,
+    config: TrainConfig,
+    state: Mapping[str, Any],
+    resume_mode: str,
+    spaces: Mapping[str, Any],
+    torch_threads: int,
+) -> Path:
+    """Write a checkpoint of the whole state durably, point `latest` to it and return its directory."""
+    manifest = {
+        "algo": config.algo,
+        "env_id": config.env_id,
+        "resume_mode": resume_mode,
+        "config": serialize_train_config(config),
+        "spaces": dict(spaces),
+        "torch_threads": torch_threads,
+        "versions": dependency_versions(),
+    }
+    checkpoint = write_checkpoint(run_dir, step, lambda directory: write_state(directory, dict(state)), manifest)
+    point(run_dir, LATEST, checkpoint)
+    return checkpoint

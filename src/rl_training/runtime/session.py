@@ -1,0 +1,428 @@
+"""One run's bundle: configuration, streams, counters, cadence, files. Every trainer runs inside one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from rl_training.envs.step import StepBatch
+from rl_training.errors import EnvironmentFailure, StorageError
+from rl_training.experiment.checkpoints import BEST, ResumePoint, cut_back, point, prune_checkpoints
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.state_files import read_state
+from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping, TrainingEvent
+from rl_training.runtime.controls import resolve_control
+from rl_training.runtime.evaluator import evaluate_policy, evaluation_seeds, summarize
+from rl_training.runtime.metrics import EpisodeStatistics, RunningMeans
+from rl_training.runtime.policy import Actor, Policy, checkpoint_fits
+from rl_training.runtime.recorder import RunRecorder
+from rl_training.runtime.run_utils import create_training_run, save_training_checkpoint, write_run_config
+from rl_training.runtime.setup import RunSetup
+from rl_training.runtime.signals import SignalGuard
+from rl_training.runtime.streams import Streams
+
+logger = logging.getLogger("rl_training")
+
+EXACT, EPISODE_BOUNDARY = "exact", "episode-boundary"
+BEST_METRIC = "eval_return_mean"
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run left behind."""
+
+    run_dir: Path
+    checkpoint_path: Path | None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    benchmark_summary_path: Path | None = None
+    best_checkpoint_path: Path | None = None
+    status: str = "completed"
+    stop_reason: str | None = None
+    resume_mode: str = EXACT
+    signal: int | None = None
+    """The signal that interrupted the run."""
+
+
+class Algorithm(Actor, Protocol):
+    """What a session needs of an algorithm."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that acting and learning depend on."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put it back."""
+
+
+class Collector(Protocol):
+    """What a session needs of a collector."""
+
+    @property
+    def steps_in_progress(self) -> int:
+        """Steps collected but not yet counted by `advance`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, with `env` None where the environments cannot be saved."""
+
+    def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
+        """Go on from it."""
+
+
+class TrainingSession:
+    """Counts, logs, evaluates and checkpoints as environment steps cross their marks."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: ResumePoint | None = None,
+    ) -> None:
+        """Check everything that can be checked before a run directory exists."""
+        self.setup = RunSetup(config, checkpoint)
+        self.config, self.params, self.device = self.setup.config, self.setup.params, self.setup.device
+        self.streams = Streams(self.config.seed, self.device)
+        early = [EarlyStopping(**self.config.early_stopping)] if self.config.early_stopping else []
+        self.callbacks = CallbackList([*early, *callbacks])
+        self.step = 0
+        self.update_count = 0
+        self.metrics = RunningMeans()
+        self.episodes = EpisodeStatistics()
+        self.run_dir: Path | None = None
+        self.resume_mode = EXACT
+        self.stop_reason: str | None = None
+        self._resume_point = checkpoint
+        self._signals = SignalGuard()
+        self._times = {"time_collect": 0.0, "time_update": 0.0, "time_eval": 0.0}
+        self._controls: dict[str, float] = {}
+        self._latest: dict[str, Any] = {}
+        self._best: dict[str, Any] | None = None
+        self._checkpoint_path: Path | None = None
+        self._evaluated_step: int | None = None
+        self._logged_step = 0
+        self._saved = False  # whether the latest checkpoint holds the state as it is
+
+    def __enter__(self) -> TrainingSession:
+        self.setup.torch.apply()
+        return self
+
+    def start(self, algorithm: Algorithm, collector: Collector) -> None:
+        """Create or reopen the run directory, restore a checkpoint where there is one, and begin."""
+        self.algorithm, self.collector = algorithm, collector
+        normalized = self.setup.normalized_env
+        self.policy = Policy(
+            algorithm,
+            self.setup.observation_space,
+            self.setup.action_space,
+            None if normalized is None else normalized.observation_normalizer,
+        )
+        lengths = self._restore(self._resume_point) if self._resume_point is not None else {}
+        self.resume_mode = EXACT if collector.state_dict()["env"] is not None else EPISODE_BOUNDARY
+        self._open_run(lengths)
+        for notice in self._resume_point.notices if self._resume_point else ():
+            self._recorder.notice(notice)
+        if self.resume_mode == EPISODE_BOUNDARY:
+            self.say(
+                f"{self.config.env_id} cannot be snapshotted, so the resume mode is {EPISODE_BOUNDARY}: "
+                "a resumed run starts its episodes anew"
+            )
+        self._recorder.metadata["hardware"].update(self.setup.torch.describe())
+        self._recorder.update(status="running", error=None, finished_at_utc=None, resume_mode=self.resume_mode)
+        self._signals.install()
+        self._timed_from = (self.step, time.perf_counter())
+        self.callbacks.call("on_train_start", self._event())
+        if not self._saved:
+            self.save()
+
+    def _open_run(self, lengths: Mapping[str, int]) -> None:
+        resumed = self._resume_point
+        if resumed is None or resumed.fork:
+            self.run_dir = create_training_run(
+                self.config,
+                resume_mode=self.resume_mode,
+                parent=None if resumed is None else _lineage(resumed),
+            )
+            self._recorder = RunRecorder(self.run_dir, self.config)
+            return
+        checkpoint = resumed.checkpoint
+        self.run_dir = checkpoint.run_dir
+        self._recorder = RunRecorder(self.run_dir, self.config, lengths=lengths)
+        removed = cut_back(self.run_dir, checkpoint.step)
+        if removed:
+            self.say(f"removed what came after step {checkpoint.step}: {', '.join(path.name for path in removed)}")
+        write_run_config(self.run_dir, self.config)
+        self._checkpoint_path, self._saved = checkpoint.path, True
+
+    def _restore(self, resumed: ResumePoint) -> dict[str, int]:
+        """Load the resume point into every component and return the lengths of the run's files at its time."""
+        checkpoint = resumed.checkpoint
+        state = read_state(checkpoint.path)
+        with checkpoint_fits(checkpoint):
+            session = state["session"]
+            self.algorithm.load_state_dict(state["algorithm"])
+            if self.setup.normalized_env is not None:
+                self.setup.normalized_env.load_normalizer_state_dict(state["normalizers"])
+            self.streams.load_state_dict(session["streams"])
+            self.collector.load_state_dict(state["collector"], step=checkpoint.step)
+            self.step, self.update_count = session["step"], session["update_count"]
+            self.metrics.load_state_dict(session["metrics"])
+            self.episodes.load_state_dict(session["episodes"])
+            self.callbacks.load_state_dict(session["callbacks"])
+            self._times.update(session["times"])
+            self._latest, self._best = dict(session["latest"]), session["best"]
+            self._evaluated_step, self._logged_step = session["evaluated_step"], session["logged_step"]
+            if resumed.fork:
+                self._best = None  # the best checkpoint stays with the parent
+            return dict(session["file_lengths"])
+
+    # -- running ---------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run reached its horizon or a callback ended it."""
+        return self.step >= self.config.total_timesteps or self.stop_reason is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal asked the run to save and end."""
+        return self._signals.received is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether the loop should end."""
+        return self.finished or self.interrupted
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after the current step."""
+        self.stop_reason = self.stop_reason or reason
+
+    def controls(self) -> dict[str, float]:
+        """Resolve every scheduled scalar for the current step."""
+        self._controls = {
+            key: resolve_control(self.config, key, step=self.step, default=getattr(self.params, key))
+            for key in self.params.controls
+        }
+        return self._controls
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time of a block to `time_<name>`."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._times[f"time_{name}"] += time.perf_counter() - started
+
+    def count_episodes(self, step: StepBatch) -> None:
+        """Take note of the episodes that ended at a step."""
+        if step.episodes:
+            self.episodes.add((episode.episode_return, episode.length) for episode in step.episodes)
+
+    def collected(self) -> None:
+        """Tell the callbacks that experience is about to be learned from."""
+        self.callbacks.call("on_collect_end", self._event())
+
+    def advance(self, steps: int, metrics: Mapping[str, Tensor], *, updates: int = 1) -> None:
+        """Count collected steps and updates; log, evaluate and checkpoint where a mark was crossed."""
+        before, self.step = self.step, self.step + steps
+        self.update_count += updates
+        self._saved = False
+        self.metrics.add(metrics)
+        self.metrics.check_finite(self.step)
+        row = self._log() if self._crossed(before, self.config.log_interval, share=100) else {}
+        self.callbacks.call("on_update_end", self._event(row))
+        best = self._crossed(before, self.config.eval_interval) and self.evaluate()
+        if best or self._crossed(before, self.config.checkpoint_interval, share=10):
+            self.save(best=best)
+
+    def _crossed(self, before: int, interval: int | None, *, share: int | None = None) -> bool:
+        """Whether a multiple of the interval lies in (before, step] and within the horizon."""
+        horizon = self.config.total_timesteps
+        if interval is None:
+            if share is None:
+                return False
+            interval = max(1, horizon // share)
+        return before // interval < min(self.step, horizon) // interval
+
+    def _log(self) -> dict[str, Any]:
+        now, (step, since) = time.perf_counter(), self._timed_from
+        row = {
+            "event": "train",
+            "global_step": self.step,
+            "update_count": self.update_count,
+            **self.episodes.metrics(),
+            **self.metrics.means(),
+            **self._controls,
+            "steps_per_second": (self.step - step) / max(now - since, 1e-9),
+            **self._times,
+        }
+        self._timed_from, self._logged_step = (self.step, now), self.step
+        self.metrics.clear()
+        self._record(row)
+        return row
+
+    def evaluate(self) -> bool:
+        """Evaluate the policy as it is and return whether it is the best so far."""
+        if self.config.eval_episodes == 0 or self._evaluated_step == self.step:
+            return False
+        with self.timed("eval"):
+            seeds = evaluation_seeds(self.config.seed, self.step, self.config.eval_episodes)
+            episodes = evaluate_policy(self.policy, self.config, seeds)
+        self._evaluated_step, self._saved = self.step, False
+        self._recorder.episodes(
+            {"global_step": self.step, "episode": index, **episode.as_row()} for index, episode in enumerate(episodes)
+        )
+        row = {
+            "event": "eval",
+            "global_step": self.step,
+            **summarize(episodes),
+            "time_eval": self._times["time_eval"],
+        }
+        self._record(row)
+        self.callbacks.call("on_eval_end", self._event(row))
+        return self._best is None or row[BEST_METRIC] > self._best["value"]
+
+    def _record(self, row: Mapping[str, Any]) -> None:
+        self._recorder.row(row)
+        self._latest.update({key: value for key, value in row.items() if key != "event"})
+
+    # -- saving ----------------------------------------------------------------------------------
+
+    def save(self, *, best: bool = False) -> Path:
+        """Write a checkpoint of everything and return it."""
+        assert self.run_dir is not None
+        step = self.step + self.collector.steps_in_progress
+        if best:
+            self._best = {
+                "path": f"checkpoints/step_{step}",
+                "metric": BEST_METRIC,
+                "mode": "max",
+                "value": self._latest[BEST_METRIC],
+                "step": self.step,
+            }
+        collector = self.collector.state_dict()
+        normalized = self.setup.normalized_env
+        path = save_training_checkpoint(
+            self.run_dir,
+            step=step,
+            config=self.config,
+            state={
+                "algorithm": self.algorithm.state_dict(),
+                "normalizers": None if normalized is None else normalized.normalizer_state_dict(),
+                "collector": collector,
+                "session": self._state(),
+            },
+            resume_mode=EXACT if collector["env"] is not None else EPISODE_BOUNDARY,
+            spaces=self.setup.spaces_as_json(),
+            torch_threads=self.setup.torch.threads,
+        )
+        self._checkpoint_path, self._saved = path, True
+        if best:
+            point(self.run_dir, BEST, path)
+        prune_checkpoints(self.run_dir, self.config.keep_checkpoints)
+        self._recorder.update(latest_checkpoint=f"checkpoints/{path.name}", best_checkpoint=self._best)
+        self.callbacks.call("on_checkpoint", self._event(checkpoint_path=path))
+        return path
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "update_count": self.update_count,
+            "streams": self.streams.state_dict(),
+            "metrics": self.metrics.state_dict(),
+            "episodes": self.episodes.state_dict(),
+            "callbacks": self.callbacks.state_dict(),
+            "times": dict(self._times),
+            "latest": self._latest,
+            "best": self._best,
+            "evaluated_step": self._evaluated_step,
+            "logged_step": self._logged_step,
+            "file_lengths": self._recorder.sync(),
+        }
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def result(self) -> TrainResult:
+        """Log, evaluate and save what is still due, close the run and return what it left behind."""
+        assert self.run_dir is not None
+        best = False
+        if self.finished:
+            if self._logged_step != self.step:
+                self._log()
+            best = self.evaluate()
+        if best or not self._saved or self.collector.steps_in_progress:
+            self.save(best=best)
+        status = "completed" if self.finished else "interrupted"
+        self._end(status)
+        return TrainResult(
+            run_dir=self.run_dir,
+            checkpoint_path=self._checkpoint_path,
+            metrics={"global_step": self.step, **self._latest},
+            best_checkpoint_path=None if self._best is None else self.run_dir / self._best["path"],
+            status=status,
+            stop_reason=self.stop_reason,
+            resume_mode=self.resume_mode,
+            signal=None if self.finished else self._signals.received,
+        )
+
+    def _end(self, status: str, error: BaseException | None = None) -> None:
+        self.callbacks.call("on_train_end", self._event(status=status, error=error))
+        self._recorder.finish(status, None if error is None else f"{type(error).__name__}: {error}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and self.run_dir is not None:
+                self._fail(error)
+        finally:
+            self._signals.restore()
+            self.setup.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """Record a failure; where only the environments are lost, save the learner first."""
+        if isinstance(error, EnvironmentFailure) and not self._saved:
+            try:
+                self.say(f"saved the learner in {self.save().name}; its episodes start anew when it is resumed")
+            except (StorageError, OSError) as second:
+                logger.error("the learner could not be saved: %s", second)
+        self.callbacks.call("on_exception", self._event(status="failed", error=error))
+        self._end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+
+    def say(self, sentence: str) -> None:
+        """Tell the user, and keep it in the metadata."""
+        logger.warning("%s", sentence)
+        self._recorder.notice(sentence)
+
+    def _event(
+        self,
+        metrics: Mapping[str, Any] | None = None,
+        *,
+        checkpoint_path: Path | None = None,
+        status: str = "running",
+        error: BaseException | None = None,
+    ) -> TrainingEvent:
+        assert self.run_dir is not None
+        return TrainingEvent(
+            run_dir=self.run_dir,
+            step=self.step,
+            total_timesteps=self.config.total_timesteps,
+            update_count=self.update_count,
+            request_stop=self.request_stop,
+            metrics=metrics or {},
+            checkpoint_path=checkpoint_path,
+            status=status,
+            error=error,
+        )
+
+
+def _lineage(resumed: ResumePoint) -> dict[str, Any]:
+    checkpoint = resumed.checkpoint
+    return {"run_dir": str(checkpoint.run_dir), "checkpoint": checkpoint.path.name, "step": checkpoint.step}

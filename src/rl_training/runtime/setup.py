@@ -1,0 +1,90 @@
+"""What is prepared and checked before a run directory exists, so that a user's mistake leaves nothing behind."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from gymnasium import spaces
+
+from rl_training.envs.make import check_environment, make_vector_env, resolve_backend
+from rl_training.envs.normalize import NormalizedVectorEnv, with_normalization
+from rl_training.envs.spaces import observation_kind, space_to_json
+from rl_training.envs.vector import VectorEnv
+from rl_training.errors import ConfigError
+from rl_training.experiment.checkpoints import ResumePoint
+from rl_training.experiment.config import TrainConfig, algorithm_params, check_config
+from rl_training.experiment.env_params import env_params
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.run_utils import resolve_device
+from rl_training.runtime.torch_setup import TorchSetup, choose_threads
+
+logger = logging.getLogger("rl_training")
+
+
+class RunSetup:
+    """A checked configuration with its device, spaces, torch settings and training environments."""
+
+    def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
+        self.config = check_config(config)
+        self.params = algorithm_params(self.config)
+        self.device: torch.device = resolve_device(self.config.device)
+        self.observation_space, self.action_space = check_environment(self.config.env_id, self.config.env_kwargs)
+        self._check_spaces()
+        self._env: VectorEnv | None = None
+        threads = choose_threads(
+            self.config, images=self._has_images(), hidden_sizes=getattr(self.params, "hidden_sizes", None)
+        )
+        if resume_point is not None and self.config.torch_threads is None:
+            # Another number of threads would round differently: keep the run's own.
+            threads = resume_point.checkpoint.manifest.get("torch_threads", threads)
+        self.torch = TorchSetup(threads=threads, deterministic=self.config.deterministic, device=self.device)
+
+    def _check_spaces(self) -> None:
+        spec = get_algorithm_spec(self.config.algo)
+        kind, action = observation_kind(self.observation_space), type(self.action_space).__name__
+        if kind not in spec.observation_spaces:
+            raise ConfigError(
+                f"{spec.name} does not learn from the {kind} observations of {self.config.env_id}; "
+                f"it takes {', '.join(spec.observation_spaces)}"
+            )
+        if action not in spec.action_spaces:
+            raise ConfigError(
+                f"{spec.name} does not support the {action} actions of {self.config.env_id}; it takes "
+                f"{', '.join(spec.action_spaces)}: choose another algorithm (`axiomrl algos`) or environment"
+            )
+
+    def _has_images(self) -> bool:
+        space = self.observation_space
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+        return any(observation_kind(part) == "image" for part in parts)
+
+    def make_env(self, *, gamma: float) -> VectorEnv:
+        """Return the training environments, normalised as the configuration asks."""
+        config = self.config
+        backend, reason = resolve_backend(config.env_id, config.env_kwargs, config.execution_backend, config.num_envs)
+        logger.info("%d x %s on backend %s: %s", config.num_envs, config.env_id, backend, reason)
+        env = make_vector_env(
+            config.env_id, config.env_kwargs, mode="training", num_envs=config.num_envs, backend=backend
+        )
+        self._env = with_normalization(env, env_params(config, "training"), gamma=gamma)
+        return self._env
+
+    @property
+    def normalized_env(self) -> NormalizedVectorEnv | None:
+        """The training environments where they are normalised."""
+        return self._env if isinstance(self._env, NormalizedVectorEnv) else None
+
+    def spaces_as_json(self) -> dict[str, Any]:
+        """Return the spaces for a checkpoint's manifest."""
+        return {
+            "observation": space_to_json(self.observation_space),
+            "action": space_to_json(self.action_space),
+        }
+
+    def close(self) -> None:
+        """Close the environments and put torch's settings back."""
+        self.torch.restore()
+        if self._env is not None:
+            self._env.close()

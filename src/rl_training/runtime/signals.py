@@ -1,0 +1,34 @@
+"""SIGINT and SIGTERM become a request: the run finishes its step, saves and ends; a second signal ends it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class SignalGuard:
+    """Catches the first signal between `install` and `restore`."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Start catching; only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._catch)
+
+    def restore(self) -> None:
+        """Put the earlier handlers back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        for caught in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(caught, signal.SIG_DFL)

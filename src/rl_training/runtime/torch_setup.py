@@ -1,0 +1,58 @@
+"""PyTorch's process-wide settings for one run, put back afterwards."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from rl_training.experiment.config import TrainConfig
+
+WIDEST_FOR_ONE_THREAD = 256
+
+
+def choose_threads(config: TrainConfig, *, images: bool, hidden_sizes: tuple[int, ...] | None) -> int:
+    """Return how many threads suit the network: small ones run best on one, convolutions on all cores."""
+    if config.torch_threads is not None:
+        return config.torch_threads
+    large = images or max(hidden_sizes or (0,)) > WIDEST_FOR_ONE_THREAD
+    return (os.cpu_count() or 1) if large else 1
+
+
+class TorchSetup:
+    """Applies thread count and determinism, and restores what was there."""
+
+    def __init__(self, *, threads: int, deterministic: bool, device: torch.device) -> None:
+        self.threads = threads
+        # On the CPU every operation in use repeats bit for bit as it is.
+        self.deterministic = deterministic and device.type == "cuda"
+        self._previous: tuple[int, bool, bool] | None = None
+
+    def apply(self) -> None:
+        """Take effect."""
+        self._previous = (
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cudnn.benchmark,
+        )
+        torch.set_num_threads(self.threads)
+        if self.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.benchmark = False
+
+    def restore(self) -> None:
+        """Put the earlier settings back."""
+        if self._previous is None:
+            return
+        threads, deterministic, benchmark = self._previous
+        torch.set_num_threads(threads)
+        if self.deterministic:
+            torch.use_deterministic_algorithms(deterministic)
+            torch.backends.cudnn.benchmark = benchmark
+        self._previous = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what metadata records."""
+        return {"torch_threads": self.threads}

@@ -1,0 +1,90 @@
+"""Train, evaluate, resume: what the command line calls, and Python users too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_training.experiment.checkpoints import resolve_checkpoint, verify_checkpoint
+from rl_training.experiment.config import TrainConfig, validate_config
+from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.evaluator import EpisodeResult, evaluate_policy, summarize
+from rl_training.runtime.policy import policy_from_checkpoint
+from rl_training.runtime.session import TrainResult
+from rl_training.runtime.streams import derive_seeds
+from rl_training.runtime.video import record_episodes
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What an evaluation found."""
+
+    checkpoint_path: Path
+    run_dir: Path
+    step: int
+    resume_mode: str
+    episodes: tuple[EpisodeResult, ...]
+    metrics: dict[str, Any]
+    video_paths: tuple[Path, ...] = ()
+
+
+def train(config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> TrainResult:
+    """Train as configured."""
+    return DefaultExperimentManager().setup_runner(config, callbacks=callbacks).run()
+
+
+def resume(
+    checkpoint: str | Path,
+    *,
+    total_timesteps: int | None = None,
+    eval_episodes: int | None = None,
+    fork: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> TrainResult:
+    """Go on with a run from a checkpoint or from the newest one of a run directory."""
+    runner = DefaultExperimentManager().resume_runner(
+        checkpoint,
+        callbacks=callbacks,
+        total_timesteps=total_timesteps,
+        eval_episodes=eval_episodes,
+        fork=fork,
+    )
+    return runner.run()
+
+
+def evaluate(
+    checkpoint: str | Path,
+    *,
+    num_episodes: int | None = None,
+    seed: int | None = None,
+    stochastic: bool = False,
+    video_episodes: int = 0,
+    device: str = "auto",
+) -> EvaluationResult:
+    """Evaluate a checkpoint on episodes of their own, which chose neither its weights nor it as the best one."""
+    sound = verify_checkpoint(resolve_checkpoint(Path(checkpoint)))
+    config = validate_config(sound.config)
+    count = num_episodes if num_episodes is not None else config.eval_episodes or 10
+    base = config.seed if seed is None else seed
+    seeds = derive_seeds(base, "evaluation", "command", count=count)
+    policy = policy_from_checkpoint(sound, device=device)
+    generator = None
+    if stochastic:
+        generator = torch.Generator(policy.actor.device)
+        generator.manual_seed(derive_seeds(base, "evaluation", "policy")[0])
+    episodes = evaluate_policy(policy, config, seeds, generator=generator)
+    videos = record_episodes(policy, config, seeds[:video_episodes], sound) if video_episodes else ()
+    return EvaluationResult(
+        checkpoint_path=sound.path,
+        run_dir=sound.run_dir,
+        step=sound.step,
+        resume_mode=str(sound.manifest["resume_mode"]),
+        episodes=tuple(episodes),
+        metrics={"global_step": sound.step, **summarize(episodes)},
+        video_paths=tuple(videos),
+    )
