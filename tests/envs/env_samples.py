@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 
-class Diary(gym.Env[Any, int]):
+class Diary(gym.Env[Any, Any]):
     """Observes [episode, step, steps ever taken] and ends at random, by termination, truncation or both.
 
     It hands out one buffer again and again, as careless environments do.
@@ -64,7 +64,7 @@ class UnsavableDiary(Diary):
 
 
 class Cupboard(gym.Env[Any, Any]):
-    """A Dict observation and a MultiDiscrete action."""
+    """A Dict observation and a MultiDiscrete action, of which it keeps the last."""
 
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Dict(
@@ -76,6 +76,7 @@ class Cupboard(gym.Env[Any, Any]):
         )
         self.action_space = gym.spaces.MultiDiscrete([3, 4])
         self._steps = 0
+        self._last_action = np.zeros(2, np.int64)
 
     def _look(self) -> dict[str, Any]:
         return {
@@ -91,13 +92,14 @@ class Cupboard(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._steps += 1
+        self._last_action = action
         return self._look(), float(action.sum()), self._steps % 7 == 0, False, {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self._steps}
+        return {"steps": self._steps, "last_action": self._last_action}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._steps = state["steps"]
+        self._steps, self._last_action = state["steps"], state["last_action"]
 
 
 class Masked(Diary):
@@ -123,7 +125,7 @@ class MaskedByMethod(Diary):
 
 
 class Trouble(Diary):
-    """Raises, exits, dies or hangs when its third action is 2."""
+    """Raises, exits, is killed or hangs: when made, in reset, or at the action 2."""
 
     def __init__(self, kind: str = "raise", when: str = "step") -> None:
         super().__init__(longest=100)
@@ -132,14 +134,13 @@ class Trouble(Diary):
             self._trouble()
 
     def _trouble(self) -> None:
-        if self.kind == "raise":
-            raise RuntimeError("the floor gave way")
-        elif self.kind == "exit":
+        if self.kind == "exit":
             os._exit(7)
-        elif self.kind == "kill":
+        if self.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif self.kind == "hang":
+        if self.kind == "hang":
             time.sleep(600)
+        raise RuntimeError("the floor gave way")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         if self.when == "reset":
@@ -182,15 +183,7 @@ class TupledAction(Diary):
 
     def __init__(self) -> None:
         super().__init__()
-        self.action_space = gym.spaces.Tuple((gym.spaces.Discrete(2),))  # type: ignore[assignment]
-
-
-class Counting(gym.Wrapper[Any, Any, Any, Any]):
-    """A wrapper with state that nobody knows of."""
-
-    def step(self, action: Any) -> Any:
-        self.steps = getattr(self, "steps", 0) + 1
-        return self.env.step(action)
+        self.action_space = gym.spaces.Tuple((gym.spaces.Discrete(2),))
 
 
 for environment in (

@@ -21,7 +21,7 @@ from rl_training.data.rollout import Rollout
 from rl_training.experiment.schedules import ScheduleSpec
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.heads import StateDependentNoiseHead
-from rl_training.models.optimizers import load_optimizer_state, make_optimizer, optimizer_state
+from rl_training.models.optimizers import FlatOptimizer
 
 
 @dataclass(frozen=True)
@@ -251,10 +251,7 @@ class PPO:
             use_sde=params.use_sde,
             generator=generator,
         ).to(device)
-        self.parameters = list(self.model.parameters())
-        self.optimizer = make_optimizer(
-            self.parameters, params.optimizer, learning_rate=params.learning_rate, eps=params.optimizer_eps
-        )
+        self.optimizer = FlatOptimizer(self.model.parameters(), params.optimizer, eps=params.optimizer_eps)
         self._loss = torch.compile(ppo_loss, dynamic=False) if params.compile else ppo_loss
         self._exploration: Tensor | None = None  # [num_envs, latent, action], gSDE's matrices
         self._exploration_age = 0
@@ -297,8 +294,6 @@ class PPO:
         """Improve the model on one rollout and return the means of the loss's parts."""
         clip_coef: float | Tensor = controls["clip_coef"]
         ent_coef: float | Tensor = controls["ent_coef"]
-        for group in self.optimizer.param_groups:
-            group["lr"] = controls["learning_rate"]
         if self.params.compile:  # a changing Python number would compile anew
             clip_coef, ent_coef = (torch.tensor(value, device=self.device) for value in (clip_coef, ent_coef))
         batch = self._prepare(rollout)
@@ -311,7 +306,9 @@ class PPO:
                 if self.params.target_kl is not None and parts["approx_kl"] > 1.5 * self.params.target_kl:
                     stopped = True
                     break
-                parts["gradient_norm"] = self._step(loss)
+                parts["gradient_norm"] = self.optimizer.step(
+                    loss, learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
+                )
             if stopped:
                 break
         metrics = {name: torch.stack([parts[name] for parts in history if name in parts]) for name in history[0]}
@@ -356,20 +353,11 @@ class PPO:
             if len(indices) > 1 or not self.params.normalize_advantage:
                 yield batch.select(indices)
 
-    def _step(self, loss: Tensor) -> Tensor:
-        """Apply one gradient step and return the gradient's norm before clipping."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        limit = self.params.max_grad_norm
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, float("inf") if limit is None else limit, foreach=True)
-        self.optimizer.step()
-        return norm
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything that acting and learning depend on."""
         return {
             "model": self.model.state_dict(),
-            "optimizer": optimizer_state(self.optimizer),
+            "optimizer": self.optimizer.state_dict(),
             "exploration": self._exploration,
             "exploration_age": self._exploration_age,
         }
@@ -377,7 +365,7 @@ class PPO:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
         self.model.load_state_dict(state["model"])
-        load_optimizer_state(self.optimizer, state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         exploration = state["exploration"]
         self._exploration = None if exploration is None else exploration.to(self.device)
         self._exploration_age = state["exploration_age"]

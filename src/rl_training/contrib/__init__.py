@@ -1,0 +1,7 @@
+"""Contributed algorithms and workflows, tier `contrib`: explicitly experimental.
+
+Anything here may change or go without a warning. Nothing is in this tier at present; the stable names are in
+`rl_training.core`.
+"""
+
+__all__: list[str] = []

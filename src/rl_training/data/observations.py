@@ -32,19 +32,13 @@ def to_tensor(observation: NumpyObservation, device: torch.device) -> Observatio
     return map_observation(lambda array: torch.as_tensor(array, device=device), observation)
 
 
-def storage_dtype(space: Space[Any]) -> torch.dtype:
-    """Return the dtype in which a space's observations are stored: integers as they are, floats in single precision."""
-    if np.issubdtype(space.dtype, np.floating):
-        return torch.float32
-    return torch.from_numpy(np.empty(0, dtype=space.dtype)).dtype
-
-
-def allocate(space: Space[Any], leading: tuple[int, ...], device: torch.device) -> Observation:
-    """Return zeroed storage [*leading, ...] for a space's observations."""
+def allocate(space: Space[Any], leading: tuple[int, ...]) -> NumpyObservation:
+    """Return zeroed storage [*leading, ...] for a space's observations; floats are kept in single precision."""
     if isinstance(space, spaces.Dict):
-        return {key: _allocate_array(sub_space, leading, device) for key, sub_space in space.items()}
-    return _allocate_array(space, leading, device)
+        return {key: _allocate_array(part, leading) for key, part in space.items()}
+    return _allocate_array(space, leading)
 
 
-def _allocate_array(space: Space[Any], leading: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.zeros((*leading, *(space.shape or ())), dtype=storage_dtype(space), device=device)
+def _allocate_array(space: Space[Any], leading: tuple[int, ...]) -> np.ndarray:
+    dtype = np.float32 if np.issubdtype(space.dtype, np.floating) else space.dtype
+    return np.zeros((*leading, *(space.shape or ())), dtype)

@@ -1,8 +1,9 @@
-"""Storage of one on-policy rollout, preallocated once and refilled."""
+"""Storage of one on-policy rollout: host arrays, allocated once, refilled, and moved to the device as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,44 +11,28 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
-from rl_training.data.observations import NumpyObservation, Observation, allocate, map_observation
+from rl_training.data.observations import NumpyObservation, Observation, allocate, map_observation, to_tensor
+
+_COLUMNS = ("action", "reward", "terminated", "truncated", "final_value")
 
 
+@dataclass(frozen=True)
 class Rollout:
-    """`num_steps` consecutive steps of `num_envs` environments."""
+    """`num_steps` consecutive steps of `num_envs` environments, on the device."""
 
-    def __init__(
-        self,
-        num_steps: int,
-        num_envs: int,
-        observation_space: Space[Any],
-        action: Tensor,
-        mask: Tensor | None,
-        device: torch.device,
-    ) -> None:
-        """Allocate storage; `action` and `mask` are examples of one step, [num_envs, ...]."""
-        shape = (num_steps, num_envs)
-        self.num_steps = num_steps
-        self.num_envs = num_envs
-        self.position = 0  # steps filled so far
-        self.observation = allocate(observation_space, shape, device)  # [num_steps, num_envs, ...]
-        self.action = torch.zeros((num_steps, *action.shape), dtype=action.dtype, device=device)
-        self.mask = None if mask is None else torch.ones((num_steps, *mask.shape), dtype=torch.bool, device=device)
-        self.reward = torch.zeros(shape, device=device)
-        self.terminated = torch.zeros(shape, dtype=torch.bool, device=device)
-        self.truncated = torch.zeros(shape, dtype=torch.bool, device=device)
-        self.final_value = torch.zeros(shape, device=device)  # value of the final observation where truncated
-        self.last_observation = allocate(observation_space, (num_envs,), device)  # what follows the last step
-
-    @property
-    def full(self) -> bool:
-        """Whether every step is filled."""
-        return self.position == self.num_steps
+    observation: Observation  # [num_steps, num_envs, ...]
+    action: Tensor  # [num_steps, num_envs, ...]
+    mask: Tensor | None  # [num_steps, num_envs, choices] legal actions
+    reward: Tensor  # [num_steps, num_envs]
+    terminated: Tensor  # [num_steps, num_envs]
+    truncated: Tensor  # [num_steps, num_envs]
+    final_value: Tensor  # [num_steps, num_envs] value of the final observation where truncated
+    last_observation: Observation  # [num_envs, ...] what follows the last step
 
     @property
     def transitions(self) -> int:
-        """How many transitions are stored."""
-        return self.position * self.num_envs
+        """How many transitions it holds."""
+        return self.reward.numel()
 
     def flat_observation(self) -> Observation:
         """Return observations [num_steps * num_envs, ...]."""
@@ -61,59 +46,100 @@ class Rollout:
         """Return action masks [num_steps * num_envs, choices]."""
         return None if self.mask is None else self.mask.flatten(0, 1)
 
+
+class RolloutStorage:
+    """Filled step by step; can be saved half full."""
+
+    def __init__(
+        self,
+        num_steps: int,
+        num_envs: int,
+        observation_space: Space[Any],
+        action: np.ndarray,
+        mask: np.ndarray | None,
+    ) -> None:
+        """Allocate; `action` and `mask` are examples of one step, [num_envs, ...]."""
+        shape = (num_steps, num_envs)
+        self.num_steps = num_steps
+        self.num_envs = num_envs
+        self.position = 0  # steps filled so far
+        self.observation = allocate(observation_space, shape)  # [num_steps, num_envs, ...]
+        self.action = np.zeros((num_steps, *action.shape), action.dtype)
+        self.mask = None if mask is None else np.ones((num_steps, *mask.shape), np.bool_)
+        self.reward = np.zeros(shape, np.float32)
+        self.terminated = np.zeros(shape, np.bool_)
+        self.truncated = np.zeros(shape, np.bool_)
+        self.final_value = np.zeros(shape, np.float32)
+
+    @property
+    def full(self) -> bool:
+        """Whether every step is filled."""
+        return self.position == self.num_steps
+
+    @property
+    def transitions(self) -> int:
+        """How many transitions are stored."""
+        return self.position * self.num_envs
+
     def clear(self) -> None:
         """Start filling anew."""
         self.position = 0
-        self.final_value.zero_()
+        self.final_value.fill(0.0)
 
     def add(
         self,
-        observation: Observation,
-        action: Tensor,
-        mask: Tensor | None,
+        observation: NumpyObservation,
+        action: np.ndarray,
+        mask: np.ndarray | None,
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
     ) -> None:
         """Store one step of every environment, each [num_envs, ...]."""
         at = self.position
-        map_observation(lambda target, source: target[at].copy_(source), self.observation, observation)
+        if isinstance(self.observation, dict):
+            for key, column in self.observation.items():
+                column[at] = observation[key]
+        else:
+            self.observation[at] = observation
         self.action[at] = action
         if self.mask is not None:
             self.mask[at] = True if mask is None else mask
-        self.reward[at] = torch.from_numpy(reward)
-        self.terminated[at] = torch.from_numpy(terminated)
-        self.truncated[at] = torch.from_numpy(truncated)
+        self.reward[at] = reward
+        self.terminated[at] = terminated
+        self.truncated[at] = truncated
         self.position = at + 1
 
-    def finish(self, last_observation: NumpyObservation) -> None:
-        """Note what the environments show after the last step."""
-        map_observation(
-            lambda target, source: target.copy_(torch.as_tensor(source)),
-            self.last_observation,
-            last_observation,
+    def on_device(self, last_observation: NumpyObservation, device: torch.device) -> Rollout:
+        """Return the rollout on the device; on the CPU it shares this memory until the next rollout."""
+        columns = {name: torch.as_tensor(getattr(self, name), device=device) for name in _COLUMNS}
+        return Rollout(
+            observation=to_tensor(self.observation, device),
+            mask=None if self.mask is None else torch.as_tensor(self.mask, device=device),
+            last_observation=to_tensor(last_observation, device),
+            **columns,
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the filled part: nothing between rollouts."""
+        """Return the filled part."""
         filled = slice(0, self.position)
         return {
             "position": self.position,
             "observation": map_observation(lambda array: array[filled], self.observation),
-            "action": self.action[filled],
             "mask": None if self.mask is None else self.mask[filled],
-            "reward": self.reward[filled],
-            "terminated": self.terminated[filled],
-            "truncated": self.truncated[filled],
-            "final_value": self.final_value[filled],
+            **{name: getattr(self, name)[filled] for name in _COLUMNS},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a rollout in progress."""
         self.position = state["position"]
         filled = slice(0, self.position)
-        map_observation(lambda target, source: target[filled].copy_(source), self.observation, state["observation"])
-        for name in ("action", "reward", "terminated", "truncated", "final_value"):
-            getattr(self, name)[filled].copy_(state[name])
+
+        def fill(target: np.ndarray, source: np.ndarray) -> None:
+            target[filled] = source
+
+        map_observation(fill, self.observation, state["observation"])
+        for name in _COLUMNS:
+            fill(getattr(self, name), state[name])
         if self.mask is not None:
-            self.mask[filled].copy_(state["mask"])
+            fill(self.mask, state["mask"])

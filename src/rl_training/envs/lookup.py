@@ -54,9 +54,9 @@ def check_make_kwargs(spec: EnvSpec, params: EnvParams) -> None:
     accepted = _constructor_arguments(spec, params)
     if accepted is None:
         return
+    taken = f" (it takes {', '.join(sorted(accepted))})" if accepted else ""
     problems = [
-        f"env_kwargs.{key}: `{spec.id}` takes no such argument"
-        + (did_you_mean(key, [*accepted, *WRAPPER_KEYS]) or f"; it takes {', '.join(sorted(accepted))}")
+        f"env_kwargs.{key}: `{spec.id}` takes no such argument{taken}{did_you_mean(key, [*accepted, *WRAPPER_KEYS])}"
         for key in params.make_kwargs
         if key not in accepted
     ]

@@ -79,8 +79,6 @@ _MUJOCO_LAGGING = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat"),
     *("subtree_com", "cinert", "cvel", "cfrc_ext", "qfrc_actuator", "qfrc_constraint", "qacc"),
 )
-# Drawn at reset by Reacher and Pusher.
-_MUJOCO_GOALS = ("goal", "goal_pos", "cylinder_pos")
 
 
 def _take_mujoco(env: Any) -> dict[str, Any]:
@@ -92,7 +90,6 @@ def _take_mujoco(env: Any) -> dict[str, Any]:
     return {
         "physics": physics,
         "lagging": {name: np.array(getattr(env.data, name)) for name in _MUJOCO_LAGGING},
-        "goals": {name: np.array(getattr(env, name)) for name in _MUJOCO_GOALS if hasattr(env, name)},
     }
 
 
@@ -104,8 +101,6 @@ def _put_mujoco(env: Any, state: dict[str, Any]) -> None:
     mujoco.mj_setState(env.model, env.data, np.asarray(state["physics"]), signature)
     for name, value in state["lagging"].items():
         getattr(env.data, name)[...] = value
-    for name, value in state["goals"].items():
-        setattr(env, name, np.array(value))
 
 
 def _take_atari(env: Any) -> dict[str, Any]:

@@ -68,7 +68,8 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
             "dtype": str(space.dtype),
         }
     if isinstance(space, gym.spaces.MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
+        n = space.n if isinstance(space.n, int) else [int(size) for size in space.n]
+        return {"type": "MultiBinary", "n": n}
     if isinstance(space, gym.spaces.Dict):
         # Pairs, because an encoder may depend on the order of the keys.
         return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
@@ -94,7 +95,7 @@ def space_from_json(data: dict[str, Any]) -> gym.Space[Any]:
                 np.array(data["nvec"]), dtype=np.dtype(data["dtype"]).type, start=np.array(data["start"])
             )
         if kind == "MultiBinary":
-            return gym.spaces.MultiBinary(data["shape"])
+            return gym.spaces.MultiBinary(data["n"])
         if kind == "Dict":
             return gym.spaces.Dict([(key, space_from_json(part)) for key, part in data["spaces"]])
     except (KeyError, TypeError, ValueError, AssertionError) as error:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from functools import cache
 from importlib import metadata as distributions
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def new_metadata(
         "argv": list(sys.argv[1:]),
         "python": platform.python_version(),
         "os": platform.platform(),
-        "versions": dependency_versions(),
+        "versions": dict(dependency_versions()),
         "git": git_state(),
         "hardware": hardware(),
         "resume_mode": resume_mode,
@@ -114,6 +115,7 @@ def write_metadata(run_dir: Path, content: Mapping[str, Any]) -> None:
         write_json_atomically(run_dir / METADATA, content)
 
 
+@cache
 def dependency_versions() -> dict[str, str | None]:
     """Return the versions of the key dependencies, without importing them; None where one is absent."""
     return {name: _version(name) for name in KEY_DEPENDENCIES}

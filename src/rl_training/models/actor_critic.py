@@ -14,7 +14,7 @@ from rl_training.models.encoders import has_weights, make_encoder
 from rl_training.models.heads import make_action_head
 from rl_training.models.layers import StackedMLP, linear
 
-ACTOR, CRITIC = 0, 1
+ACTOR = 0  # the first of the two stacks; the second is the critic's
 DEFAULT_HIDDEN_SIZES = (64, 64)
 
 
@@ -54,8 +54,8 @@ class ActorCritic(nn.Module):
 
     def forward(self, observation: Observation, mask: Tensor | None) -> tuple[Distribution, Tensor]:
         """Return the policy and the values [B] for observations [B, ...]."""
-        latent = self.stacks(self.encoder(observation))  # [2, B, width]
-        return self.head(latent[ACTOR], mask), self.value_head(latent[CRITIC]).squeeze(-1)
+        actor, critic = self.stacks(self.encoder(observation)).unbind(0)  # each [B, width]
+        return self.head(actor, mask), self.value_head(critic).squeeze(-1)
 
     def policy_latent(self, observation: Observation) -> Tensor:
         """Return the actor's last hidden layer [B, width]."""

@@ -33,7 +33,7 @@ class VectorEncoder(nn.Module):
         elif isinstance(space, spaces.MultiDiscrete):
             self.choices = tuple(space.nvec.flatten().tolist())
             self.starts = tuple(space.start.flatten().tolist())
-        self.width = sum(self.choices) or int(np.prod(space.shape or (1,)))
+        self.width: int = sum(self.choices) or int(np.prod(space.shape or (1,)))
 
     def forward(self, observation: Tensor) -> Tensor:
         """Return features [B, width]."""
@@ -66,7 +66,7 @@ class ImageEncoder(nn.Module):
                 f"the image observation{where} of {height}x{width_pixels} pixels is too small for the convolutions; "
                 "use at least 36x36 (gymnasium.wrappers.ResizeObservation), or give it as float32 to make it a vector"
             )
-        self.width = width
+        self.width: int = width
         layers = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
         self.convolutions = nn.ModuleList(
             convolution(*sizes, orthogonal=orthogonal, generator=generator) for sizes in layers
@@ -101,7 +101,7 @@ class DictEncoder(nn.Module):
             for key in self.keys
         ]
         self.encoders = nn.ModuleList(encoders)
-        self.width = sum(encoder.width for encoder in encoders)
+        self.width: int = sum(encoder.width for encoder in encoders)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Return features [B, width]."""

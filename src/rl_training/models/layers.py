@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,8 @@ def linear(
     inputs: int, outputs: int, *, orthogonal: bool, gain: float = math.sqrt(2), generator: torch.Generator
 ) -> nn.Linear:
     """Return an initialised linear layer."""
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    with torch.random.fork_rng(devices=[]):  # torch's own initialisation, replaced below, leaves no trace
+        layer = nn.Linear(inputs, outputs)
     initialize(layer.weight, layer.bias, orthogonal=orthogonal, gain=gain, generator=generator)
     return layer
 
@@ -52,7 +53,8 @@ def convolution(
     generator: torch.Generator,
 ) -> nn.Conv2d:
     """Return an initialised 2-D convolution."""
-    layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, kernel, stride=stride)
+    with torch.random.fork_rng(devices=[]):
+        layer = nn.Conv2d(inputs, outputs, kernel, stride=stride)
     assert layer.bias is not None
     initialize(layer.weight, layer.bias, orthogonal=orthogonal, gain=gain, generator=generator)
     return layer
@@ -79,9 +81,7 @@ class StackedMLP(nn.Module):
         self.count = count
         self.outputs = hidden_sizes[-1] if hidden_sizes else inputs
         self.activation = ACTIVATIONS[activation]
-        self.weights = nn.ParameterList()  # each [count, in, out]
-        self.biases = nn.ParameterList()  # each [count, 1, out]
-        for width in hidden_sizes:
+        for layer, width in enumerate(hidden_sizes):
             weight, bias = torch.empty(count, width, inputs), torch.empty(count, width)
             for network in range(count):
                 initialize(
@@ -91,20 +91,25 @@ class StackedMLP(nn.Module):
                     gain=math.sqrt(2),
                     generator=generator,
                 )
-            self.weights.append(nn.Parameter(weight.transpose(1, 2).contiguous()))
-            self.biases.append(nn.Parameter(bias.unsqueeze(1)))
+            self.register_parameter(f"weight_{layer}", nn.Parameter(weight.transpose(1, 2).contiguous()))
+            self.register_parameter(f"bias_{layer}", nn.Parameter(bias.unsqueeze(1)))
             inputs = width
+
+    def _layers(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return each layer's weight [count, in, out] and bias [count, 1, out], without the cost of containers."""
+        parameters = iter(self._parameters.values())
+        return zip(parameters, parameters, strict=True)  # type: ignore[arg-type]
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features [B, inputs], shared by all networks, to [count, B, outputs]."""
         hidden = features.expand(self.count, *features.shape)
-        for weight, bias in zip(self.weights, self.biases, strict=True):
+        for weight, bias in self._layers():
             hidden = self.activation(torch.baddbmm(bias, hidden, weight))
         return hidden
 
     def one(self, network: int, features: Tensor) -> Tensor:
         """Map features [B, inputs] through a single network to [B, outputs]."""
         hidden = features
-        for weight, bias in zip(self.weights, self.biases, strict=True):
+        for weight, bias in self._layers():
             hidden = self.activation(torch.addmm(bias[network], hidden, weight[network]))
         return hidden

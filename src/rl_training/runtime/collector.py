@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.observations import Observation, map_observation, to_tensor
-from rl_training.data.rollout import Rollout
+from rl_training.data.observations import NumpyObservation, Observation, map_observation, to_tensor
+from rl_training.data.rollout import Rollout, RolloutStorage
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import EnvironmentFailure, NonFiniteError
@@ -57,13 +57,13 @@ class RolloutCollector:
         self.device = device
         self.generator = generator
         self._observation, self._mask = env.reset(derive_seeds(seed, "environment", count=env.num_envs))
-        self._rollout: Rollout | None = None
+        self._storage: RolloutStorage | None = None
         self._environment_lost = False
 
     @property
     def steps_in_progress(self) -> int:
         """Environment steps of the unfinished rollout."""
-        return 0 if self._rollout is None or self._rollout.full else self._rollout.transitions
+        return 0 if self._storage is None or self._storage.full else self._storage.transitions
 
     def collect(
         self,
@@ -72,52 +72,55 @@ class RolloutCollector:
         on_step: Callable[[StepBatch], None] = lambda step: None,
     ) -> Rollout | None:
         """Fill a rollout and return it, or None where `interrupted()` stops it; it goes on at the next call."""
-        if self._rollout is None or self._rollout.full:
+        if self._storage is None or self._storage.full:
             self.actor.start_rollout()
-            if self._rollout is not None:
-                self._rollout.clear()
-        while self._rollout is None or not self._rollout.full:
+            if self._storage is not None:
+                self._storage.clear()
+        while self._storage is None or not self._storage.full:
             if interrupted():
                 return None
             on_step(self._step())
-        self._rollout.finish(self._observation)
-        self._check_finite(self._rollout)
-        return self._rollout
+        self._check_finite(self._storage)
+        return self._storage.on_device(self._observation, self.device)
 
     def _step(self) -> StepBatch:
-        observation = to_tensor(self._observation, self.device)
         mask = None if self._mask is None else torch.as_tensor(self._mask, device=self.device)
-        action = self.actor.act(observation, mask, self.generator)
-        if self._rollout is None:
-            self._rollout = Rollout(
-                self.num_steps, self.env.num_envs, self.env.observation_space, action, mask, self.device
-            )
+        action = self.actor.act(to_tensor(self._observation, self.device), mask, self.generator)
+        host_action = action.cpu().numpy()
+        if self._storage is None:
+            self._storage = self._allocate(host_action, self._mask)
         try:
             step = self.env.step(self.actor.env_action(action))
         except EnvironmentFailure:
             self._environment_lost = True
             raise
-        self._rollout.add(observation, action, mask, step.reward, step.terminated, step.truncated)
-        bootstrapped = step.truncated & ~step.terminated
-        if bootstrapped.any():
-            rows = np.flatnonzero(bootstrapped)
-            final = to_tensor(map_observation(lambda array: array[rows], step.final_obs), self.device)
-            self._rollout.final_value[self._rollout.position - 1, rows] = self.actor.values(final)
+        self._storage.add(self._observation, host_action, self._mask, step.reward, step.terminated, step.truncated)
+        if step.final_obs is not step.obs:  # some episode ended
+            rows = np.flatnonzero(step.truncated & ~step.terminated)
+            if len(rows):
+                final = map_observation(lambda array: array[rows], step.final_obs)
+                self._storage.final_value[self._storage.position - 1, rows] = self._values(final)
         self._observation, self._mask = step.obs, step.action_mask
         return step
 
-    def _check_finite(self, rollout: Rollout) -> None:
+    def _allocate(self, action: np.ndarray, mask: np.ndarray | None) -> RolloutStorage:
+        return RolloutStorage(self.num_steps, self.env.num_envs, self.env.observation_space, action, mask)
+
+    def _values(self, observation: NumpyObservation) -> np.ndarray:
+        return self.actor.values(to_tensor(observation, self.device)).cpu().numpy()
+
+    def _check_finite(self, storage: RolloutStorage) -> None:
         """Refuse NaN and infinity from the environments before anything learns from them."""
-        named: list[tuple[str, Tensor]] = [("reward", rollout.reward)]
-        if isinstance(rollout.observation, dict):
-            named += [(f"observation[{key!r}]", array) for key, array in rollout.observation.items()]
+        columns = {"reward": storage.reward}
+        if isinstance(storage.observation, dict):
+            columns |= {f"observation[{key!r}]": column for key, column in storage.observation.items()}
         else:
-            named.append(("observation", rollout.observation))
-        for name, array in named:
-            if array.is_floating_point() and not bool(array.isfinite().all()):
-                place = (~array.isfinite()).nonzero()[0].tolist()
+            columns["observation"] = storage.observation
+        for name, column in columns.items():
+            if np.issubdtype(column.dtype, np.floating) and not np.isfinite(column).all():
+                step, env = np.argwhere(~np.isfinite(column))[0][:2]
                 raise NonFiniteError(
-                    f"environment {place[1]} gave a {name} that is NaN or infinite at step {place[0]} of the rollout; "
+                    f"environment {env} gave a {name} that is NaN or infinite at step {step} of the rollout; "
                     "the last good checkpoint is kept. Repair the environment, or clip what it returns"
                 )
 
@@ -127,14 +130,17 @@ class RolloutCollector:
             "env": None if self._environment_lost else self.env.state_dict(),
             "observation": self._observation,
             "mask": self._mask,
-            "rollout": self._rollout.state_dict() if self._rollout is not None and self.steps_in_progress else None,
+            "rollout": self._storage.state_dict() if self._storage is not None and self.steps_in_progress else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
         """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
         self._observation, self._mask = state["observation"], state["mask"]
-        if state["rollout"] is not None:
-            self._rollout = self._restored_rollout(state["rollout"])
+        rollout = state["rollout"]
+        if rollout is not None:
+            mask = None if rollout["mask"] is None else rollout["mask"][0]
+            self._storage = self._allocate(rollout["action"][0], mask)
+            self._storage.load_state_dict(rollout)
         if state["env"] is not None:
             self.env.load_state_dict(state["env"])
         else:
@@ -142,25 +148,11 @@ class RolloutCollector:
             seeds = derive_seeds(self.seed, "environment", "resumed", step, count=self.env.num_envs)
             self._observation, self._mask = self.env.reset(seeds)
 
-    def _restored_rollout(self, state: Mapping[str, Any]) -> Rollout:
-        mask = None if state["mask"] is None else state["mask"][0]
-        rollout = Rollout(
-            self.num_steps,
-            self.env.num_envs,
-            self.env.observation_space,
-            state["action"][0],
-            mask,
-            self.device,
-        )
-        rollout.load_state_dict(state)
-        return rollout
-
     def _end_episodes(self) -> None:
         """Mark the last stored step as truncated, since the episodes it belongs to will not go on."""
-        if self._rollout is None or not self.steps_in_progress:
+        if self._storage is None or not self.steps_in_progress:
             return
-        last = self._rollout.position - 1
-        running = ~(self._rollout.terminated[last] | self._rollout.truncated[last])
-        values = self.actor.values(to_tensor(self._observation, self.device))
-        self._rollout.final_value[last] = torch.where(running, values, self._rollout.final_value[last])
-        self._rollout.truncated[last] |= running
+        last = self._storage.position - 1
+        running = ~(self._storage.terminated[last] | self._storage.truncated[last])
+        self._storage.final_value[last, running] = self._values(self._observation)[running]
+        self._storage.truncated[last] |= running

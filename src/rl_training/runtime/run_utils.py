@@ -87,7 +87,7 @@ def save_training_checkpoint(
         "config": serialize_train_config(config),
         "spaces": dict(spaces),
         "torch_threads": torch_threads,
-        "versions": dependency_versions(),
+        "versions": dict(dependency_versions()),
     }
     checkpoint = write_checkpoint(run_dir, step, lambda directory: write_state(directory, dict(state)), manifest)
     point(run_dir, LATEST, checkpoint)

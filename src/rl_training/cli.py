@@ -1,0 +1,314 @@
+"""The command `axiomrl`: parse arguments, call a workflow, print what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app, whole_number
+from rl_training.cli_output import show_version as _show_version
+from rl_training.cli_zoo import zoo
+from rl_training.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.runtime.session import TrainResult
+
+logger = logging.getLogger("rl_training")
+
+app = make_app("Train, evaluate and resume reinforcement-learning agents.")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `axiomrl` with the given arguments (the process's own by default) and return the exit status."""
+    arguments = sys.argv[1:] if argv is None else argv
+    return run_app(app, arguments or ["--help"], name="axiomrl")
+
+
+@app.callback()
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _integer(flag: str, help: str) -> Any:
+    return typer.Option(flag, parser=whole_number, metavar="INTEGER", help=help)
+
+
+@dataclass(frozen=True)
+class ConfigRequest:
+    """Where a configuration comes from and what the flags change in it."""
+
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A YAML file.")] = None
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="A packaged preset: see `axiomrl zoo`.")
+    ] = None
+    algo: Annotated[
+        str | None, typer.Option("--algo", metavar="NAME", help="An algorithm: see `axiomrl algos`.")
+    ] = None
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="ID", help="The environment for --algo.")
+    ] = None
+    seed: Annotated[int | None, _integer("--seed", "Root of every random stream.")] = None
+    total_timesteps: Annotated[
+        int | None, _integer("--total-timesteps", "Environment steps to train for.")
+    ] = None
+    num_envs: Annotated[int | None, _integer("--num-envs", "Parallel environments.")] = None
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", metavar="DIRECTORY", help="Where the run directory is made."),
+    ] = None
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
+    ] = None
+    execution_backend: Annotated[
+        str | None,
+        typer.Option(
+            "--execution-backend", metavar="NAME", help="auto, local_sync, local_async or vector."
+        ),
+    ] = None
+    eval_episodes: Annotated[
+        int | None, _integer("--eval-episodes", "Episodes per evaluation; 0 never evaluates.")
+    ] = None
+    set_values: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set any key, such as algo_kwargs.learning_rate=1e-3; repeatable.",
+        ),
+    ] = None
+
+
+CheckpointPath = Annotated[
+    Path,
+    typer.Option(
+        "--checkpoint", metavar="PATH", help="A run directory, a checkpoint, or RUN/checkpoints/best."
+    ),
+]
+
+
+def train(request: ConfigRequest, output: Output) -> int:
+    """Train from a file, a preset, or an algorithm and an environment."""
+    config = _apply_overrides(request)
+    from rl_training.runtime import workflows
+    from rl_training.runtime.progress import make_progress
+
+    result = workflows.train(config, callbacks=make_progress(quiet=output.quiet))
+    return _print_result(result, output)
+
+
+def evaluate(
+    checkpoint: CheckpointPath,
+    output: Output,
+    num_episodes: Annotated[
+        int | None, _integer("--num-episodes", "Episodes to play; the configuration's by default.")
+    ] = None,
+    seed: Annotated[int | None, _integer("--seed", "Other episodes than the run's own seed gives.")] = None,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Sample actions instead of taking the best.")
+    ] = False,
+    video: Annotated[bool, typer.Option("--video", help="Record the first episode.")] = False,
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
+    ] = "auto",
+) -> int:
+    """Evaluate a checkpoint on episodes of their own."""
+    if num_episodes is not None and num_episodes < 1:
+        raise ConfigError(f"--num-episodes: must be an integer >= 1, got {num_episodes}")
+    if seed is not None and seed < 0:
+        raise ConfigError(f"--seed: must be an integer >= 0, got {seed}")
+    from rl_training.runtime import workflows
+
+    result = workflows.evaluate(
+        checkpoint,
+        num_episodes=num_episodes,
+        seed=seed,
+        stochastic=stochastic,
+        video_episodes=1 if video else 0,
+        device=device,
+    )
+    record = {
+        "run_dir": result.run_dir,
+        "checkpoint_path": result.checkpoint_path,
+        "resume_mode": result.resume_mode,
+        **({"video_path": result.video_paths[0]} if result.video_paths else {}),
+    }
+    episodes = [episode.as_row() for episode in result.episodes]
+    output.show(
+        {**record, "metrics": result.metrics, "episodes": episodes},
+        key_value_lines({**record, **result.metrics}),
+    )
+    return 0
+
+
+def resume(
+    checkpoint: CheckpointPath,
+    output: Output,
+    total_timesteps: Annotated[
+        int | None, _integer("--total-timesteps", "A new horizon; the original one by default.")
+    ] = None,
+    fork: Annotated[
+        bool, typer.Option("--fork", help="Go on in a new run directory that names this run as its parent.")
+    ] = False,
+    eval_episodes: Annotated[
+        int | None, _integer("--eval-episodes", "Episodes per evaluation; 0 never evaluates.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", hidden=True)] = None,
+) -> int:
+    """Go on with a run from its checkpoint as if it had never stopped."""
+    if seeds is not None:
+        raise ConfigError(
+            "--seeds: resume is for one run; the missing seeds of a sweep are trained by "
+            "`axiomrl train --continue SUMMARY`"
+        )
+    from rl_training.runtime import workflows
+    from rl_training.runtime.progress import make_progress
+
+    result = workflows.resume(
+        checkpoint,
+        total_timesteps=total_timesteps,
+        eval_episodes=eval_episodes,
+        fork=fork,
+        callbacks=make_progress(quiet=output.quiet),
+    )
+    return _print_result(result, output)
+
+
+def config(
+    request: ConfigRequest,
+    output: Output,
+    format: Annotated[Literal["yaml", "json"], typer.Option("--format", help="How to print it.")] = "yaml",
+) -> int:
+    """Print the configuration `train` would use with these arguments."""
+    resolved = _apply_overrides(request)
+    import yaml
+
+    from rl_training.experiment.config import config_to_dict
+
+    record = config_to_dict(resolved)
+    text = yaml.safe_dump(record, sort_keys=False, allow_unicode=True).rstrip("\n")
+    dataclasses.replace(output, json=output.json or format == "json").show(record, [text])
+    return 0
+
+
+def algos(
+    output: Output,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one's parameters.")] = None,
+) -> int:
+    """List the algorithms, or one algorithm's parameters."""
+    from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
+
+    if name is None:
+        specs = list_algorithm_specs()
+        width = max(len(spec.name) for spec in specs)
+        output.show(
+            {"algorithms": [{"name": s.name, "tier": s.tier, "summary": s.summary} for s in specs]},
+            [f"{spec.name:<{width}}  {spec.tier:<12}  {spec.summary}" for spec in specs],
+        )
+        return 0
+    spec = get_algorithm_spec(name)
+    from rl_training.experiment.config_docs import describe_fields
+
+    fields = describe_fields(spec.load_params())
+    record = {
+        "name": spec.name,
+        "tier": spec.tier,
+        "summary": spec.summary,
+        "observation_spaces": spec.observation_spaces,
+        "action_spaces": spec.action_spaces,
+        "parameters": [field._asdict() for field in fields],
+    }
+    lines = [
+        f"{spec.name} ({spec.tier}): {spec.summary}",
+        f"observations: {', '.join(spec.observation_spaces)}; actions: {', '.join(spec.action_spaces)}",
+    ]
+    for field in fields:
+        default = f"default {field.default}" if field.default else "required"
+        lines += ["", f"{field.name}: {field.accepts}; {default}", f"    {field.text}"]
+    output.show(record, lines)
+    return 0
+
+
+def doctor(output: Output) -> int:
+    """Show versions, devices and what works, as key=value lines."""
+    from rl_training.experiment.doctor import examine
+
+    findings = examine()
+    output.show(findings, key_value_lines(findings))
+    return 0
+
+
+for command in (train, evaluate, resume, config, algos, doctor, zoo):
+    add_command(app, command, name="eval" if command is evaluate else command.__name__)
+
+
+def _apply_overrides(request: ConfigRequest) -> TrainConfig:
+    """Lay the flags and `--set` over the file, the preset or the algorithm's defaults, and validate the result."""
+    from rl_training.experiment.config_files import load_config
+
+    base = None
+    if request.algo is not None or request.env is not None:
+        if request.config is not None or request.preset is not None:
+            source = "--preset" if request.config is None else "--config"
+            given, key = ("--env", "env_id") if request.algo is None else ("--algo", "algo")
+            raise ConfigError(f"{given} does not go with {source}; write --set {key}=VALUE to change it")
+        missing = "--algo NAME" if request.algo is None else "--env ID" if request.env is None else ""
+        if missing:
+            raise ConfigError(f"--algo and --env belong together; add {missing}")
+        base = {"algo": request.algo, "env_id": request.env}
+    overrides = {
+        name: getattr(request, name)
+        for name in (
+            "seed",
+            "total_timesteps",
+            "num_envs",
+            "output_dir",
+            "device",
+            "execution_backend",
+            "eval_episodes",
+        )
+    }
+    return load_config(
+        request.config,
+        preset=request.preset,
+        base=base,
+        overrides=overrides,
+        set_values=request.set_values or (),
+    )
+
+
+def _print_result(result: TrainResult, output: Output) -> int:
+    """Print what a run left behind and return its exit status."""
+    record = {
+        "run_dir": result.run_dir,
+        "checkpoint_path": result.checkpoint_path,
+        "best_checkpoint_path": result.best_checkpoint_path,
+        "status": result.status,
+        "resume_mode": result.resume_mode,
+    }
+    if result.benchmark_summary_path is not None:
+        record["benchmark_summary_path"] = result.benchmark_summary_path
+    if result.stop_reason is not None:
+        record["stop_reason"] = result.stop_reason
+    output.show({**record, "metrics": result.metrics}, key_value_lines({**record, **result.metrics}))
+    if result.signal is None:
+        return 0
+    name = signal.Signals(result.signal).name
+    logger.warning("interrupted by %s; `axiomrl resume --checkpoint %s` goes on", name, result.run_dir)
+    return 128 + result.signal
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""What every command shares: the flags --debug, --quiet and --json, errors as sentences, exit statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from rl_training._version import __version__
+from rl_training.errors import AxiomError, ConfigError, nearest
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a command talks: results on stdout, everything else on stderr."""
+
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show only warnings and errors on stderr.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False
+
+    def show(self, record: Mapping[str, Any], lines: Iterable[str]) -> None:
+        """Print a result: `record` as one JSON object, or the lines for people."""
+        with _reader_may_leave():
+            for line in [json.dumps(_strict(record), allow_nan=False)] if self.json else lines:
+                print(line)
+            sys.stdout.flush()
+
+    def report(self, error: BaseException) -> int:
+        """Say what went wrong on stderr and return the exit status."""
+        if self.debug:
+            import traceback
+
+            traceback.print_exception(error)
+        sentences, status = _explain(error)
+        for sentence in sentences:
+            print(f"axiomrl: error: {sentence}", file=sys.stderr)
+        if self.json:
+            self.show({"error": "\n".join(sentences), "exit_status": status}, ())
+        return status
+
+
+def make_app(summary: str) -> typer.Typer:
+    """Return an empty application with plain, quick help and without completion commands."""
+    return typer.Typer(help=summary, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def add_command(app: typer.Typer, function: Callable[..., int], *, name: str) -> None:
+    """Register a function that takes an `output` as a command.
+
+    A parameter that is a dataclass becomes one option per field, so that commands can share options.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    groups: dict[str, type] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if dataclasses.is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            parameters += _options(parameter.annotation)
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(function)
+    def command(**values: Any) -> int:
+        for key, group in groups.items():
+            values[key] = group(**{field: values.pop(field) for field in _field_names(group)})
+        output: Output = values["output"]
+        with _logging_to_stderr(quiet=output.quiet):
+            try:
+                return function(**values)
+            except (KeyboardInterrupt, Exception) as error:
+                return output.report(error)
+
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app.command(name)(command)
+
+
+def run_app(app: typer.Typer, arguments: Sequence[str], *, name: str) -> int:
+    """Run a command line and return its exit status, whatever happens."""
+    try:
+        return int(typer.main.get_command(app).main(list(arguments), prog_name=name, standalone_mode=False) or 0)
+    except SystemExit:  # typer's way to say that the reader of a help text left
+        return 0
+    except (KeyboardInterrupt, Exception) as error:
+        # Nothing was parsed, and yet the flags about errors hold.
+        return Output(**{flag: f"--{flag}" in arguments for flag in _field_names(Output)}).report(error)
+
+
+def show_version(asked: bool) -> None:
+    """Answer --version."""
+    if asked:
+        print(f"axiomrl {__version__}")
+        raise typer.Exit
+
+
+def key_value_lines(record: Mapping[str, Any]) -> list[str]:
+    """Return `key=value` for every entry; nothing stands after the sign where there is no value."""
+    return [f"{key}={'' if value is None else value}" for key, value in record.items()]
+
+
+def whole_number(text: str) -> int:
+    """Read a flag's integer; `1e6` and `1_000_000` are integers too."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError, OverflowError):
+        if float(text).is_integer():
+            return int(float(text))
+    raise typer.BadParameter(f"{text!r} is not an integer")
+
+
+def _field_names(record: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(record)]
+
+
+def _options(record: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(record, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in dataclasses.fields(record)
+    ]
+
+
+def _explain(error: BaseException) -> tuple[list[str], int]:
+    """Return the sentences and the exit status of an error."""
+    if isinstance(error, ConfigError):
+        return list(error.problems), error.exit_status
+    if isinstance(error, AxiomError):
+        return str(error).splitlines() or [type(error).__name__], error.exit_status
+    if hasattr(error, "format_message"):  # a usage error; its class moved between releases of typer
+        return [_usage_sentence(error)], 2
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return ["interrupted"], INTERRUPTED
+    cause = " ".join(f"{type(error).__name__}: {error}".split())
+    return [f"unexpected {cause} (this is a bug; --debug shows where it happened)"], 1
+
+
+def _usage_sentence(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    help_hint = f"; `{context.command_path} --help` lists what there is" if context is not None else ""
+    option = getattr(error, "option_name", None)
+    if option is not None and context is not None and type(error).__name__ == "NoSuchOption":
+        known = [name for parameter in context.command.params for name in parameter.opts]
+        close = nearest(option, known, limit=1)
+        return f"no such option `{option}`" + (f"; did you mean `{close[0]}`?" if close else help_hint)
+    sentence = " ".join(error.format_message().split()).removesuffix(".").replace(": Value error,", ":")
+    return sentence if sentence.endswith("?") else f"{sentence}{help_hint}"
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to whatever stderr is at the moment: a live progress line puts itself in between."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "" if record.levelno < logging.WARNING else f"axiomrl: {record.levelname.lower()}: "
+        with contextlib.suppress(OSError, ValueError):
+            print(f"{level}{record.getMessage()}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _logging_to_stderr(*, quiet: bool) -> Iterator[None]:
+    logger = logging.getLogger("rl_training")
+    handler, level = _StderrHandler(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Let a reader of stdout such as `head` leave early."""
+    try:
+        yield
+    except BrokenPipeError:
+        # What is still buffered would raise again when the interpreter flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _strict(value: Any) -> Any:
+    """Return a value that strict JSON can hold: paths as text, not-a-number as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,77 @@
+"""Spaces survive strict JSON, and each observation space has one kind."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+
+from rl_training.envs.spaces import observation_kind, space_from_json, space_to_json
+from rl_training.errors import CheckpointError
+
+SPACES: list[gym.Space[Any]] = [
+    Box(-1, 1, (3,), np.float32),
+    Box(-np.inf, np.inf, (2, 2), np.float64),
+    Box(np.array([-4.8, -np.inf, 0.1], np.float32), np.array([4.8, np.inf, 0.7], np.float32)),
+    Box(0, 255, (4, 84, 84), np.uint8),
+    Box(0, 1, (), np.float32),
+    Box(np.array([-(2**62), 0]), np.array([2**62, 1]), dtype=np.int64),
+    Discrete(5),
+    Discrete(3, start=-1),
+    MultiDiscrete([3, 4]),
+    MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[1, 0], [0, 2]])),
+    MultiBinary(4),
+    MultiBinary([2, 3]),
+    Dict({"b": Discrete(2), "a": Box(-1, 1, (2,))}),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_space_survives_strict_json(space: gym.Space[Any]) -> None:
+    data = json.loads(json.dumps(space_to_json(space), allow_nan=False, sort_keys=True))
+    restored = space_from_json(data)
+    assert restored == space
+    assert restored.dtype == space.dtype
+
+
+def test_order_of_dict_keys_survives() -> None:
+    space = Dict(OrderedDict([("z", Discrete(2)), ("a", Discrete(3))]))
+    restored = space_from_json(json.loads(json.dumps(space_to_json(space), sort_keys=True)))
+    assert isinstance(restored, Dict)
+    assert list(restored.spaces) == ["z", "a"]
+
+
+def test_uniform_bounds_are_stored_once() -> None:
+    data = space_to_json(Box(0, 255, (4, 84, 84), np.uint8))
+    assert (data["low"], data["high"]) == (0, 255)
+
+
+@pytest.mark.parametrize(
+    ("space", "kind"),
+    [
+        (Box(-1, 1, (3,)), "vector"),
+        (Box(-1, 1, (4, 3)), "vector"),
+        (Box(0, 255, (128,), np.uint8), "vector"),
+        (Discrete(7), "vector"),
+        (MultiDiscrete([2, 2]), "vector"),
+        (Box(0, 255, (84, 84), np.uint8), "image"),
+        (Box(0, 255, (4, 84, 84), np.uint8), "image"),
+        (Dict({"a": Box(0, 255, (84, 84), np.uint8)}), "dict"),
+    ],
+    ids=str,
+)
+def test_observation_kind(space: gym.Space[Any], kind: str) -> None:
+    assert observation_kind(space) == kind
+
+
+@pytest.mark.parametrize(
+    "data", [{"type": "Sphere"}, {"type": "Box"}, {}, {"type": "Discrete", "n": -1, "start": 0, "dtype": "int64"}]
+)
+def test_a_damaged_description_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError):
+        space_from_json(data)
