@@ -12,9 +12,12 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 
+from rl_training.envs.make import check_environment
 from rl_training.envs.step import StepBatch
+from rl_training.errors import MissingExtraError
 from rl_training.experiment.checkpoints import LATEST, list_checkpoints, pointed
 from rl_training.experiment.config import TrainConfig, validate_config
 from rl_training.experiment.runs import EVALUATIONS, METRICS
@@ -75,6 +78,14 @@ def task_config(name: str, output_dir: Path, **changes: Any) -> TrainConfig:
     for key, value in changes.items():
         merged[key] = {**merged.get(key, {}), **value} if isinstance(value, Mapping) else value
     return tiny_config(output_dir, **merged)
+
+
+def require(env_id: str) -> None:
+    """Skip the test where the environment's packages are not installed."""
+    try:
+        check_environment(env_id, {})
+    except MissingExtraError as error:
+        pytest.skip(str(error))
 
 
 # -- what a run left behind ----------------------------------------------------------------------

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from harness import assert_same_run
 
 import rl_training
+from harness import assert_same_run
 from rl_training.experiment.checkpoints import CHECKPOINTS, list_checkpoints
 from rl_training.experiment.config import TrainConfig, config_to_dict
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.workflows import train
 
-CLI = "cli_stand_in"
+CLI = "rl_training.cli"
 TESTS = Path(__file__).parent
 SOURCE = Path(rl_training.__file__).parent.parent
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 
-import gymnasium as gym
 import pytest
 import torch
+
 from harness import (
     TASKS,
     assert_same_run,
     assert_same_state,
     last_checkpoint,
     metric_rows,
+    require,
     stopped_after,
     task_config,
     tiny_config,
@@ -20,7 +21,6 @@ from harness import (
     weights,
 )
 from processes import Launcher, assert_survives_kills, kill_and_resume, uninterrupted
-
 from rl_training.algorithms.ppo import PPO
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.runs import read_metadata
@@ -32,14 +32,6 @@ from rl_training.runtime.workflows import evaluate, resume, train
 def launcher(tmp_path_factory):
     with Launcher(tmp_path_factory.mktemp("processes")) as launcher:
         yield launcher
-
-
-def require(env_id):
-    """Skip where the environment's packages are not installed."""
-    try:
-        gym.make(env_id).close()
-    except gym.error.DependencyNotInstalled as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("task", TASKS)

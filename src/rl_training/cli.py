@@ -6,15 +6,14 @@ import dataclasses
 import logging
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from rl_training._version import __version__
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app, whole_number
-from rl_training.cli_output import show_version as _show_version
 from rl_training.cli_zoo import zoo
 from rl_training.errors import ConfigError
 
@@ -33,10 +32,26 @@ def main(argv: list[str] | None = None) -> int:
     return run_app(app, arguments or ["--help"], name="axiomrl")
 
 
-@app.callback()
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"axiomrl {__version__}")
+        raise typer.Exit
+
+
+def _show_help(context: typer.Context, asked: bool) -> None:
+    if asked:
+        print(context.get_help())
+        raise typer.Exit
+
+
+# typer's own --help, where it is not given, is checked by pydantic, whose import doubles the time of `train --help`.
+@app.callback(add_help_option=False)
 def _global_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+    help: Annotated[
+        bool, typer.Option("--help", callback=_show_help, is_eager=True, help="Show this message.")
     ] = False,
 ) -> None:
     pass
@@ -54,33 +69,27 @@ class ConfigRequest:
     preset: Annotated[
         str | None, typer.Option("--preset", metavar="NAME", help="A packaged preset: see `axiomrl zoo`.")
     ] = None
-    algo: Annotated[
-        str | None, typer.Option("--algo", metavar="NAME", help="An algorithm: see `axiomrl algos`.")
-    ] = None
-    env: Annotated[
-        str | None, typer.Option("--env", metavar="ID", help="The environment for --algo.")
-    ] = None
+    algo: Annotated[str | None, typer.Option("--algo", metavar="NAME", help="An algorithm: see `axiomrl algos`.")] = (
+        None
+    )
+    env: Annotated[str | None, typer.Option("--env", metavar="ID", help="The environment for --algo.")] = None
     seed: Annotated[int | None, _integer("--seed", "Root of every random stream.")] = None
-    total_timesteps: Annotated[
-        int | None, _integer("--total-timesteps", "Environment steps to train for.")
-    ] = None
+    total_timesteps: Annotated[int | None, _integer("--total-timesteps", "Environment steps to train for.")] = None
     num_envs: Annotated[int | None, _integer("--num-envs", "Parallel environments.")] = None
     output_dir: Annotated[
         Path | None,
         typer.Option("--output-dir", metavar="DIRECTORY", help="Where the run directory is made."),
     ] = None
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
-    ] = None
+    device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = (
+        None
+    )
     execution_backend: Annotated[
         str | None,
-        typer.Option(
-            "--execution-backend", metavar="NAME", help="auto, local_sync, local_async or vector."
-        ),
+        typer.Option("--execution-backend", metavar="NAME", help="auto, local_sync, local_async or vector."),
     ] = None
-    eval_episodes: Annotated[
-        int | None, _integer("--eval-episodes", "Episodes per evaluation; 0 never evaluates.")
-    ] = None
+    eval_episodes: Annotated[int | None, _integer("--eval-episodes", "Episodes per evaluation; 0 never evaluates.")] = (
+        None
+    )
     set_values: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,9 +102,7 @@ class ConfigRequest:
 
 CheckpointPath = Annotated[
     Path,
-    typer.Option(
-        "--checkpoint", metavar="PATH", help="A run directory, a checkpoint, or RUN/checkpoints/best."
-    ),
+    typer.Option("--checkpoint", metavar="PATH", help="A run directory, a checkpoint, or RUN/checkpoints/best."),
 ]
 
 
@@ -120,9 +127,7 @@ def evaluate(
         bool, typer.Option("--stochastic", help="Sample actions instead of taking the best.")
     ] = False,
     video: Annotated[bool, typer.Option("--video", help="Record the first episode.")] = False,
-    device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
-    ] = "auto",
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
 ) -> int:
     """Evaluate a checkpoint on episodes of their own."""
     if num_episodes is not None and num_episodes < 1:

@@ -18,8 +18,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from rl_training._version import __version__
-from rl_training.errors import AxiomError, ConfigError, nearest
+from rl_training.errors import AxiomError, ConfigError, StorageError, nearest
 
 INTERRUPTED = 130
 
@@ -67,9 +66,10 @@ def add_command(app: typer.Typer, function: Callable[..., int], *, name: str) ->
     groups: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if dataclasses.is_dataclass(parameter.annotation):
-            groups[parameter.name] = parameter.annotation
-            parameters += _options(parameter.annotation)
+        record = parameter.annotation
+        if isinstance(record, type) and dataclasses.is_dataclass(record):
+            groups[parameter.name] = record
+            parameters += _options(record)
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -98,13 +98,6 @@ def run_app(app: typer.Typer, arguments: Sequence[str], *, name: str) -> int:
     except (KeyboardInterrupt, Exception) as error:
         # Nothing was parsed, and yet the flags about errors hold.
         return Output(**{flag: f"--{flag}" in arguments for flag in _field_names(Output)}).report(error)
-
-
-def show_version(asked: bool) -> None:
-    """Answer --version."""
-    if asked:
-        print(f"axiomrl {__version__}")
-        raise typer.Exit
 
 
 def key_value_lines(record: Mapping[str, Any]) -> list[str]:
@@ -141,7 +134,7 @@ def _explain(error: BaseException) -> tuple[list[str], int]:
     if isinstance(error, ConfigError):
         return list(error.problems), error.exit_status
     if isinstance(error, AxiomError):
-        return str(error).splitlines() or [type(error).__name__], error.exit_status
+        return [str(error)], error.exit_status
     if hasattr(error, "format_message"):  # a usage error; its class moved between releases of typer
         return [_usage_sentence(error)], 2
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
@@ -186,12 +179,14 @@ def _logging_to_stderr(*, quiet: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reader_may_leave() -> Iterator[None]:
-    """Let a reader of stdout such as `head` leave early."""
+    """Let a reader of stdout such as `head` leave early; anything else that cannot be written is an error."""
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
         # What is still buffered would raise again when the interpreter flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise StorageError(f"cannot write the result to stdout: {error.strerror or error}") from error
 
 
 def _strict(value: Any) -> Any:

@@ -212,13 +212,28 @@ def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
 def test_a_script_that_never_closes_ends_without_hanging_or_leaking(tmp_path: Path) -> None:
     shared_memory = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     with _start(tmp_path) as process:
-        out, err = process.communicate(timeout=30)
+        try:
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 0, err
     assert "leak" not in err
     assert "Traceback" not in err
     assert _gone([int(pid) for pid in out.split()])
     if os.path.isdir("/dev/shm"):
         assert not {name for name in set(os.listdir("/dev/shm")) - shared_memory if "pym" in name}
+
+
+def test_workers_start_without_torch() -> None:
+    program = "import sys, rl_training.envs.async_worker, rl_training.envs.make; print('torch' in sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert answer.stdout.strip() == "False"
 
 
 def test_workers_vanish_when_the_run_is_killed_even_in_an_endless_step(tmp_path: Path) -> None:

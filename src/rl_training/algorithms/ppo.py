@@ -373,4 +373,4 @@ class PPO:
 
 def explained_variance(predicted: Tensor, target: Tensor) -> Tensor:
     """Return how much of the target's variance the prediction explains: 1 is all, 0 none."""
-    return 1 - (target - predicted).var() / target.var().clamp_min(1e-8)
+    return 1 - (target - predicted).var(correction=0) / target.var(correction=0).clamp_min(1e-8)

@@ -50,22 +50,15 @@ class Rollout:
 class RolloutStorage:
     """Filled step by step; can be saved half full."""
 
-    def __init__(
-        self,
-        num_steps: int,
-        num_envs: int,
-        observation_space: Space[Any],
-        action: np.ndarray,
-        mask: np.ndarray | None,
-    ) -> None:
-        """Allocate; `action` and `mask` are examples of one step, [num_envs, ...]."""
+    def __init__(self, num_steps: int, num_envs: int, observation_space: Space[Any], action: np.ndarray) -> None:
+        """Allocate; `action` is an example of one step, [num_envs, ...]."""
         shape = (num_steps, num_envs)
         self.num_steps = num_steps
         self.num_envs = num_envs
         self.position = 0  # steps filled so far
         self.observation = allocate(observation_space, shape)  # [num_steps, num_envs, ...]
         self.action = np.zeros((num_steps, *action.shape), action.dtype)
-        self.mask = None if mask is None else np.ones((num_steps, *mask.shape), np.bool_)
+        self.mask: np.ndarray | None = None  # allocated when the first mask comes
         self.reward = np.zeros(shape, np.float32)
         self.terminated = np.zeros(shape, np.bool_)
         self.truncated = np.zeros(shape, np.bool_)
@@ -103,12 +96,19 @@ class RolloutStorage:
         else:
             self.observation[at] = observation
         self.action[at] = action
-        if self.mask is not None:
-            self.mask[at] = True if mask is None else mask
+        if mask is not None:
+            self._mask_like(mask)[at] = mask
+        elif self.mask is not None:
+            self.mask[at] = True
         self.reward[at] = reward
         self.terminated[at] = terminated
         self.truncated[at] = truncated
         self.position = at + 1
+
+    def _mask_like(self, mask: np.ndarray) -> np.ndarray:
+        if self.mask is None:
+            self.mask = np.ones((self.num_steps, *mask.shape), np.bool_)
+        return self.mask
 
     def on_device(self, last_observation: NumpyObservation, device: torch.device) -> Rollout:
         """Return the rollout on the device; on the CPU it shares this memory until the next rollout."""
@@ -141,5 +141,5 @@ class RolloutStorage:
         map_observation(fill, self.observation, state["observation"])
         for name in _COLUMNS:
             fill(getattr(self, name), state[name])
-        if self.mask is not None:
-            fill(self.mask, state["mask"])
+        if state["mask"] is not None:
+            fill(self._mask_like(state["mask"][0]), state["mask"])

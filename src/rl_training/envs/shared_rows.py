@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Obs
 from rl_training.envs.vector import Rows
 
@@ -64,16 +65,14 @@ class SharedRows:
                 parts = dict(observation_space.spaces)
             return {key: SharedArray(context, (num_envs, *_shape(part)), part.dtype) for key, part in parts.items()}
 
-        masks = None
-        if isinstance(action_space, gym.spaces.Discrete):
-            masks = SharedArray(context, (num_envs, int(action_space.n)), np.bool_)
+        width = mask_width(action_space)
         return cls(
             obs=obs_arrays(),
             final_obs=obs_arrays(),
             reward=SharedArray(context, (num_envs,), np.float32),
             terminated=SharedArray(context, (num_envs,), np.bool_),
             truncated=SharedArray(context, (num_envs,), np.bool_),
-            action_mask=masks,
+            action_mask=SharedArray(context, (num_envs, width), np.bool_) if width else None,
             actions=SharedArray(context, (num_envs, *_shape(action_space)), action_space.dtype),
             entered=SharedArray(context, (num_workers,), np.int64),
         )

@@ -6,7 +6,7 @@ import dataclasses
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from rl_training.envs import snapshot
 from rl_training.envs.lookup import explain_make_failure
 from rl_training.envs.native_messages import tame_native_messages
+from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode
 from rl_training.envs.tracker import EpisodeTracker, find_tracker
 from rl_training.errors import AxiomError, EnvironmentFailure
@@ -67,7 +68,7 @@ class SlotStep(NamedTuple):
     """One real step of one environment; `episodes` are the real ones that ended since the step before."""
 
     obs: Any
-    reward: SupportsFloat
+    reward: float
     terminated: bool
     truncated: bool
     action_mask: np.ndarray | None
@@ -97,12 +98,10 @@ class EnvSlot:
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         # Which actions are allowed: `info["action_mask"]`, or a method `action_masks()` as in SB3-contrib.
-        self._num_actions = 0
+        self._mask_width = mask_width(env.action_space)
         self._mask_method: Callable[[], Any] | None = None
-        if isinstance(env.action_space, gym.spaces.Discrete):
-            self._num_actions = int(env.action_space.n)
-            if env.has_wrapper_attr("action_masks"):
-                self._mask_method = env.get_wrapper_attr("action_masks")
+        if self._mask_width and env.has_wrapper_attr("action_masks"):
+            self._mask_method = env.get_wrapper_attr("action_masks")
 
     def reset(self, seed: int | None = None) -> tuple[Any, np.ndarray | None]:
         """Start an episode; without a seed the environment's own generator goes on."""
@@ -126,7 +125,7 @@ class EnvSlot:
         if self._tracker.finished:
             episodes = [Episode(self.index, *finished) for finished in self._tracker.take_finished()]
         mask = self._action_mask(info) if self._mask_method or "action_mask" in info else None
-        return SlotStep(obs, reward, terminated, truncated, mask, episodes)
+        return SlotStep(obs, float(reward), terminated, truncated, mask, episodes)
 
     def snapshot(self) -> dict[str, Any] | None:
         """Return everything that decides how the environment goes on, or None where it cannot be known."""
@@ -143,16 +142,16 @@ class EnvSlot:
         self.env.close()
 
     def _action_mask(self, info: dict[str, Any]) -> np.ndarray | None:
-        if not self._num_actions:
+        if not self._mask_width:
             return None
         mask = self._mask_method() if self._mask_method is not None else info.get("action_mask")
         if mask is None:
             return None
         mask = np.asarray(mask, dtype=np.bool_)
-        if mask.shape != (self._num_actions,):
+        if mask.shape != (self._mask_width,):
             raise EnvironmentFailure(
                 f"{self._name()} gave an action mask of shape {mask.shape}; "
-                f"its {self._num_actions} actions need shape ({self._num_actions},)"
+                f"its {type(self.action_space).__name__} actions need shape ({self._mask_width},)"
             )
         return mask
 

@@ -48,6 +48,20 @@ def unsupported_action(space: gym.Space[Any]) -> str | None:
     return f"{type(space).__name__} is none of Discrete, MultiDiscrete, MultiBinary or Box"
 
 
+def mask_width(space: gym.Space[Any]) -> int:
+    """Return how many entries an action mask has; 0 for Box, which has none.
+
+    The masks of a MultiDiscrete's variables are joined; a MultiBinary's mask says which bits may be on.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    if isinstance(space, gym.spaces.MultiBinary):
+        return int(np.prod(space.shape))
+    return 0
+
+
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
     """Return plain data that `space_from_json` turns into an equal space."""
     if isinstance(space, gym.spaces.Box):

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.envs.slot import EnvSlot
+from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs, empty_obs, write_row
 from rl_training.errors import CheckpointError
 
@@ -53,20 +54,18 @@ class Rows:
     terminated: np.ndarray
     truncated: np.ndarray
     action_mask: np.ndarray | None
-    """[rows, n] bool for Discrete actions, else None."""
+    """[rows, n] bool; None for Box actions."""
 
     @classmethod
     def allocate(cls, observation_space: gym.Space[Any], action_space: gym.Space[Any], rows: int) -> Rows:
         """Return fresh arrays for `rows` environments of these spaces."""
-        masks = None
-        if isinstance(action_space, gym.spaces.Discrete):
-            masks = np.empty((rows, int(action_space.n)), dtype=np.bool_)
+        width = mask_width(action_space)
         return cls(
             obs=empty_obs(observation_space, rows),
             reward=np.empty(rows, dtype=np.float32),
             terminated=np.empty(rows, dtype=np.bool_),
             truncated=np.empty(rows, dtype=np.bool_),
-            action_mask=masks,
+            action_mask=np.empty((rows, width), dtype=np.bool_) if width else None,
         )
 
     def write_masks(self, masks: Sequence[tuple[int, np.ndarray]]) -> bool:

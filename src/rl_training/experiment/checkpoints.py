@@ -18,12 +18,14 @@ from typing import Any
 
 from rl_training.errors import CheckpointError
 from rl_training.experiment.files import storage_errors, sync_directory, sync_file
+from rl_training.experiment.runs import METADATA
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 LATEST, BEST = "latest", "best"
-_STEP_NAME = re.compile(r"step_(\d+)")
+_REPLACED = ".replaced"
+_STEP_NAME = re.compile(rf"step_(\d+)({re.escape(_REPLACED)})?")
 _TEMPORARY = ".writing-"
 
 
@@ -71,8 +73,12 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
     directory = run_dir / CHECKPOINTS
     if not directory.is_dir():
         return []
-    found = [(step, path) for path in directory.iterdir() if (step := checkpoint_step(path)) is not None]
-    return [path for _, path in sorted(found, reverse=True)]
+    found = [
+        (step, path.suffix != _REPLACED, path)
+        for path in directory.iterdir()
+        if (step := checkpoint_step(path)) is not None
+    ]
+    return [path for _, _, path in sorted(found, reverse=True)]
 
 
 def write_checkpoint(
@@ -96,10 +102,13 @@ def write_checkpoint(
             (temporary / MANIFEST).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
             sync_file(temporary / MANIFEST)
             sync_directory(temporary)
-            if target.exists():  # left by a continuation that was abandoned
-                shutil.rmtree(target)
+            replaced = target.with_suffix(_REPLACED)
+            if target.exists():  # a second save at one step: the first stays in reach until the new one has its name
+                shutil.rmtree(replaced, ignore_errors=True)
+                os.rename(target, replaced)
             os.rename(temporary, target)
             sync_directory(directory)
+            shutil.rmtree(replaced, ignore_errors=True)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return target
@@ -126,12 +135,26 @@ def prune_checkpoints(run_dir: Path, keep: int | None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def cut_back(run_dir: Path, step: int) -> list[Path]:
-    """Delete the checkpoints after `step`, which belong to an abandoned continuation, and return them."""
-    newer = [path for path in list_checkpoints(run_dir) if (checkpoint_step(path) or 0) > step]
-    for path in newer:
-        shutil.rmtree(path, ignore_errors=True)
-    return newer
+def go_back_to(checkpoint: Checkpoint, *, best: Path | None) -> tuple[Path, Path | None, list[Path]]:
+    """Make a run's checkpoints and pointers those of the time when `checkpoint` was written.
+
+    Returns the checkpoint under its proper name, the best one if it is still there, and what was deleted as
+    part of an abandoned continuation.
+    """
+    run_dir, path = checkpoint.run_dir, checkpoint.path
+    if path.suffix == _REPLACED:  # the process died while it was being replaced
+        with storage_errors("a checkpoint", path.parent):
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            path = path.rename(path.with_suffix(""))
+    newer = [other for other in list_checkpoints(run_dir) if (checkpoint_step(other) or 0) > checkpoint.step]
+    for other in newer:
+        shutil.rmtree(other, ignore_errors=True)
+    point(run_dir, LATEST, path)
+    if best is None or not best.is_dir():
+        (run_dir / CHECKPOINTS / BEST).unlink(missing_ok=True)
+        return path, None, newer
+    point(run_dir, BEST, best)
+    return path, best, newer
 
 
 def pointed(run_dir: Path, name: str) -> Path | None:
@@ -162,7 +185,7 @@ def verify_checkpoint(path: Path) -> Checkpoint:
         )
     for name, size, sha256 in entries:
         file = path / name
-        if Path(name).name != name:
+        if Path(name).name != name or name in ("", ".."):
             raise CheckpointError(f"checkpoint {path} is unsafe: its manifest lists the file {name!r} outside of it")
         if not file.is_file():
             raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
@@ -189,7 +212,7 @@ def resolve_checkpoint(path: Path) -> Path:
         if target is None:
             raise CheckpointError(f"{path} leads nowhere: give a directory in {path.parent}")
         return target
-    if (path / CHECKPOINTS).is_dir():
+    if (path / CHECKPOINTS).is_dir() or (path / METADATA).is_file():
         target = pointed(path, LATEST) or next(iter(list_checkpoints(path)), None)
         if target is None:
             raise CheckpointError(f"run {path} has no complete checkpoint: start it anew with its config.yaml")

@@ -80,6 +80,10 @@ class DefaultExperimentManager:
 
     def setup_runner(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Runner:
         """Return the runner of the configuration."""
+        if config.benchmark.get("seeds"):
+            raise ConfigError(
+                "benchmark.seeds: this release trains one seed per run; remove the key and train each with --seed"
+            )
         return FunctionRunner(self.setup(config, callbacks=callbacks).train)
 
     def resume_runner(

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +29,23 @@ _MARKS = (_TENSOR, _ARRAY, _FLOAT)
 
 def write_state(directory: Path, state: Any) -> None:
     """Write a state tree into a directory."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, "", tensors)
-    save_file(tensors, directory / TENSORS_FILE)
+    try:
+        save_file(tensors, directory / TENSORS_FILE)
+    except SafetensorError as error:
+        # The library wraps what the system says, such as "No space left on device (os error 28)".
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        code = int(number.group(1))
+        raise OSError(code, os.strerror(code)) from error
     (directory / STATE_FILE).write_text(json.dumps(tree, allow_nan=False), encoding="utf-8")
+    # The library makes its file private; who may read a run is for the user's umask to say.
+    shutil.copymode(directory / STATE_FILE, directory / TENSORS_FILE)
 
 
 def read_state(directory: Path) -> Any:
@@ -43,7 +57,7 @@ def read_state(directory: Path) -> Any:
         tensors = load_file(directory / TENSORS_FILE)
         tree = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
         return _decode(tree, tensors)
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{directory} cannot be read as a checkpoint's state: {error}") from error
 
 

@@ -73,7 +73,7 @@ class CallbackList:
 
     def state_dict(self) -> dict[str, Any]:
         """Return every callback's state under its position and class name."""
-        return {key: callback.state_dict() for key, callback in self._named()}
+        return {key: state for key, callback in self._named() if (state := callback.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put state back; a callback that was not there when it was saved starts fresh."""

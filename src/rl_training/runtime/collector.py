@@ -88,7 +88,7 @@ class RolloutCollector:
         action = self.actor.act(to_tensor(self._observation, self.device), mask, self.generator)
         host_action = action.cpu().numpy()
         if self._storage is None:
-            self._storage = self._allocate(host_action, self._mask)
+            self._storage = self._allocate(host_action)
         try:
             step = self.env.step(self.actor.env_action(action))
         except EnvironmentFailure:
@@ -103,24 +103,30 @@ class RolloutCollector:
         self._observation, self._mask = step.obs, step.action_mask
         return step
 
-    def _allocate(self, action: np.ndarray, mask: np.ndarray | None) -> RolloutStorage:
-        return RolloutStorage(self.num_steps, self.env.num_envs, self.env.observation_space, action, mask)
+    def _allocate(self, action: np.ndarray) -> RolloutStorage:
+        return RolloutStorage(self.num_steps, self.env.num_envs, self.env.observation_space, action)
 
     def _values(self, observation: NumpyObservation) -> np.ndarray:
         return self.actor.values(to_tensor(observation, self.device)).cpu().numpy()
 
     def _check_finite(self, storage: RolloutStorage) -> None:
         """Refuse NaN and infinity from the environments before anything learns from them."""
-        columns = {"reward": storage.reward}
-        if isinstance(storage.observation, dict):
-            columns |= {f"observation[{key!r}]": column for key, column in storage.observation.items()}
-        else:
-            columns["observation"] = storage.observation
-        for name, column in columns.items():
+        # An observation shows what the step before it gave: 0 is what the rollout began with.
+        columns: list[tuple[str, np.ndarray, int]] = [("reward", storage.reward, 1)]
+        for observation, first in (
+            (storage.observation, 0),
+            (map_observation(lambda array: np.asarray(array)[np.newaxis], self._observation), self.num_steps),
+        ):
+            if isinstance(observation, dict):
+                columns += [(f"observation[{key!r}]", column, first) for key, column in observation.items()]
+            else:
+                columns.append(("observation", observation, first))
+        columns.append(("final observation", storage.final_value, 1))
+        for name, column, first in columns:
             if np.issubdtype(column.dtype, np.floating) and not np.isfinite(column).all():
                 step, env = np.argwhere(~np.isfinite(column))[0][:2]
                 raise NonFiniteError(
-                    f"environment {env} gave a {name} that is NaN or infinite at step {step} of the rollout; "
+                    f"environment {env} gave NaN or infinity as {name} at step {first + step} of the rollout; "
                     "the last good checkpoint is kept. Repair the environment, or clip what it returns"
                 )
 
@@ -138,8 +144,7 @@ class RolloutCollector:
         self._observation, self._mask = state["observation"], state["mask"]
         rollout = state["rollout"]
         if rollout is not None:
-            mask = None if rollout["mask"] is None else rollout["mask"][0]
-            self._storage = self._allocate(rollout["action"][0], mask)
+            self._storage = self._allocate(rollout["action"][0])
             self._storage.load_state_dict(rollout)
         if state["env"] is not None:
             self.env.load_state_dict(state["env"])

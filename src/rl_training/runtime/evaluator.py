@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from rl_training.data.observations import map_observation
 from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
+from rl_training.errors import NonFiniteError
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.streams import derive_seeds
@@ -119,6 +121,11 @@ def play_episodes(
             if not ended and game.length < step_cap:
                 going.append(game)
                 continue
+            if not math.isfinite(game.episode_return):
+                raise NonFiniteError(
+                    f"the evaluation episode of seed {game.seed} has a return that is NaN or infinite; the last good "
+                    "checkpoint is kept. Repair the environment's reward"
+                )
             results[game.index] = EpisodeResult(game.episode_return, game.length, game.seed, capped=not ended)
             if waiting:
                 going.append(start(game.slot))

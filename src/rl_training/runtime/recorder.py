@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from rl_training.errors import AxiomError, StorageError
 from rl_training.experiment.config import TrainConfig, tracking_params
+from rl_training.experiment.files import storage_errors
 from rl_training.experiment.runs import EVALUATIONS, METRICS, read_metadata, utc_now, write_metadata
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.sinks import JsonLines, MetricSink, Row, TensorBoardSink, WandbSink
@@ -18,14 +19,13 @@ from rl_training.runtime.sinks import JsonLines, MetricSink, Row, TensorBoardSin
 class RunRecorder:
     """The open files of one run directory."""
 
-    def __init__(self, run_dir: Path, config: TrainConfig, *, lengths: Mapping[str, int] | None = None) -> None:
-        """Open a run's files; `lengths` cuts them back to what a checkpoint knew."""
+    def __init__(self, run_dir: Path, config: TrainConfig) -> None:
+        """Take the run for this process and open its files."""
         self.run_dir = run_dir
         self._lock = _lock(run_dir)
         self.metadata = read_metadata(run_dir)
-        lengths = lengths or {}
-        self._metrics = JsonLines(run_dir / METRICS, length=lengths.get(METRICS, 0))
-        self._evaluations = JsonLines(run_dir / EVALUATIONS, length=lengths.get(EVALUATIONS, 0))
+        self._metrics = JsonLines(run_dir / METRICS)
+        self._evaluations = JsonLines(run_dir / EVALUATIONS)
         self._sinks: list[MetricSink] = [self._metrics]
         tracking = tracking_params(config)
         if tracking.tensorboard:
@@ -33,11 +33,16 @@ class RunRecorder:
         if tracking.wandb is not None:
             self._sinks.append(WandbSink(tracking.wandb, run_dir, serialize_train_config(config)))
 
+    def cut_back(self, lengths: Mapping[str, int]) -> None:
+        """Cut the files back to the lengths that a checkpoint knew."""
+        self._metrics.cut(lengths[METRICS])
+        self._evaluations.cut(lengths[EVALUATIONS])
+
     def row(self, row: Row) -> None:
         """Record one row of metrics."""
         for sink in self._sinks:
             sink.write(row)
-        self.metadata["latest_metrics"] = {**self.metadata["latest_metrics"], **row}
+        self.metadata["latest_metrics"].update({key: value for key, value in row.items() if key != "event"})
 
     def episodes(self, rows: Iterable[Row]) -> None:
         """Record the episodes of one evaluation."""
@@ -64,10 +69,9 @@ class RunRecorder:
             # A full disk must not hide the error that ended the run.
             with contextlib.suppress(StorageError):
                 self.update(status=status, error=error, finished_at_utc=utc_now())
-            for sink in self._sinks:
+            for file in (*self._sinks, self._evaluations):
                 with contextlib.suppress(OSError, StorageError):
-                    sink.close()
-            self._evaluations.close()
+                    file.close()
         finally:
             if self._lock is not None:
                 self._lock.close()
@@ -79,7 +83,8 @@ def _lock(run_dir: Path) -> IO[bytes] | None:
         return None
     import fcntl
 
-    lock = (run_dir / ".lock").open("ab")
+    with storage_errors("a lock", run_dir):
+        lock = (run_dir / ".lock").open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl_training.envs.step import StepBatch
 from rl_training.errors import EnvironmentFailure, StorageError
-from rl_training.experiment.checkpoints import BEST, ResumePoint, cut_back, point, prune_checkpoints
+from rl_training.experiment.checkpoints import BEST, ResumePoint, go_back_to, point, prune_checkpoints
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.state_files import read_state
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping, TrainingEvent
@@ -144,21 +144,32 @@ class TrainingSession:
     def _open_run(self, lengths: Mapping[str, int]) -> None:
         resumed = self._resume_point
         if resumed is None or resumed.fork:
-            self.run_dir = create_training_run(
+            run_dir = create_training_run(
                 self.config,
                 resume_mode=self.resume_mode,
                 parent=None if resumed is None else _lineage(resumed),
             )
-            self._recorder = RunRecorder(self.run_dir, self.config)
+            self._recorder = RunRecorder(run_dir, self.config)
+            self.run_dir = run_dir
             return
         checkpoint = resumed.checkpoint
+        self._recorder = RunRecorder(checkpoint.run_dir, self.config)
         self.run_dir = checkpoint.run_dir
-        self._recorder = RunRecorder(self.run_dir, self.config, lengths=lengths)
-        removed = cut_back(self.run_dir, checkpoint.step)
+        # Pointers before rows: rows beyond the checkpoint are cut at the next resume, missing ones never come back.
+        self._checkpoint_path, best, removed = go_back_to(checkpoint, best=self._best_path())
+        self._recorder.cut_back(lengths)
+        self._saved = True
+        if self._best is not None and best is None:
+            self.say(f"{self._best['path']}, the best at that time, is gone; a new best is chosen from here on")
+            self._best = None
         if removed:
             self.say(f"removed what came after step {checkpoint.step}: {', '.join(path.name for path in removed)}")
+        self._recorder.metadata.update(
+            latest_metrics=dict(self._latest),
+            latest_checkpoint=f"checkpoints/{self._checkpoint_path.name}",
+            best_checkpoint=self._best,
+        )
         write_run_config(self.run_dir, self.config)
-        self._checkpoint_path, self._saved = checkpoint.path, True
 
     def _restore(self, resumed: ResumePoint) -> dict[str, int]:
         """Load the resume point into every component and return the lengths of the run's files at its time."""
@@ -178,6 +189,8 @@ class TrainingSession:
             self._times.update(session["times"])
             self._latest, self._best = dict(session["latest"]), session["best"]
             self._evaluated_step, self._logged_step = session["evaluated_step"], session["logged_step"]
+            if self.config.total_timesteps == checkpoint.config["total_timesteps"]:
+                self.stop_reason = session["stop_reason"]  # a new horizon is a wish to go on
             if resumed.fork:
                 self._best = None  # the best checkpoint stays with the parent
             return dict(session["file_lengths"])
@@ -342,6 +355,7 @@ class TrainingSession:
             "times": dict(self._times),
             "latest": self._latest,
             "best": self._best,
+            "stop_reason": self.stop_reason,
             "evaluated_step": self._evaluated_step,
             "logged_step": self._logged_step,
             "file_lengths": self._recorder.sync(),
@@ -365,12 +379,16 @@ class TrainingSession:
             run_dir=self.run_dir,
             checkpoint_path=self._checkpoint_path,
             metrics={"global_step": self.step, **self._latest},
-            best_checkpoint_path=None if self._best is None else self.run_dir / self._best["path"],
+            best_checkpoint_path=self._best_path(),
             status=status,
             stop_reason=self.stop_reason,
             resume_mode=self.resume_mode,
             signal=None if self.finished else self._signals.received,
         )
+
+    def _best_path(self) -> Path | None:
+        assert self.run_dir is not None
+        return None if self._best is None else self.run_dir / self._best["path"]
 
     def _end(self, status: str, error: BaseException | None = None) -> None:
         self.callbacks.call("on_train_end", self._event(status=status, error=error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ from rl_training.envs.make import check_environment, make_vector_env, resolve_ba
 from rl_training.envs.normalize import NormalizedVectorEnv, with_normalization
 from rl_training.envs.spaces import observation_kind, space_to_json
 from rl_training.envs.vector import VectorEnv
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.checkpoints import ResumePoint
-from rl_training.experiment.config import TrainConfig, algorithm_params, check_config
+from rl_training.experiment.config import TrainConfig, algorithm_params, check_config, tracking_params
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.run_utils import resolve_device
@@ -29,6 +30,8 @@ class RunSetup:
     def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
         self.config = check_config(config)
         self.params = algorithm_params(self.config)
+        if tracking_params(self.config).wandb is not None and find_spec("wandb") is None:
+            raise MissingExtraError("tracking.wandb", "wandb")
         self.device: torch.device = resolve_device(self.config.device)
         self.observation_space, self.action_space = check_environment(self.config.env_id, self.config.env_kwargs)
         self._check_spaces()

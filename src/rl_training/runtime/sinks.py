@@ -29,12 +29,16 @@ class MetricSink(Protocol):
 class JsonLines:
     """An append-only file of JSON objects that can be cut back to an earlier length."""
 
-    def __init__(self, path: Path, *, length: int = 0) -> None:
-        """Open a file and keep its first `length` bytes."""
+    def __init__(self, path: Path) -> None:
         self.path = path
         with storage_errors(path.name, path.parent):
             self._file = path.open("ab")
-            self._file.truncate(length)
+
+    def cut(self, length: int) -> None:
+        """Keep the first `length` bytes."""
+        with storage_errors(self.path.name, self.path.parent):
+            # Rows that somebody has removed must not come back as zeros.
+            self._file.truncate(min(length, self._file.seek(0, os.SEEK_END)))
             self._file.seek(0, os.SEEK_END)
 
     def write(self, row: Row) -> None:

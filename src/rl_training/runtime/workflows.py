@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, validate_config
 from rl_training.experiment.default_manager import DefaultExperimentManager
@@ -71,6 +72,8 @@ def evaluate(
     config = validate_config(sound.config)
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
     base = config.seed if seed is None else seed
+    if count < 1 or base < 0:
+        raise AxiomError(f"an evaluation needs at least 1 episode and a seed of at least 0, got {count} and {base}")
     seeds = derive_seeds(base, "evaluation", "command", count=count)
     policy = policy_from_checkpoint(sound, device=device)
     generator = None

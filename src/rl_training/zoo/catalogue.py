@@ -27,9 +27,7 @@ def list_presets() -> list[PresetEntry]:
     for name in preset_names():
         values = preset_values(name)
         env_id = values["env_id"]
-        entries.append(
-            PresetEntry(name, values["algo"], env_id, values["total_timesteps"], needed_extra(env_id))
-        )
+        entries.append(PresetEntry(name, values["algo"], env_id, values["total_timesteps"], needed_extra(env_id)))
     return entries
 
 

@@ -1,0 +1,153 @@
+"""Write the tables of verified results into the documentation, from the files in `benchmarks/results/`.
+
+    python benchmarks/render_results.py
+
+Only what is stored is shown: a preset without a file has no line, and no number comes from anywhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+PPO_PAGE = ROOT / "docs" / "algorithms" / "ppo.md"
+PPO_ALGORITHMS = ("ppo", "a2c")
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+_VERSIONS_SHOWN = ("axiomrl", "torch", "gymnasium", "stable_baselines3", "mujoco", "ale-py", "Box2D")
+
+
+def render_ppo_results(results_dir: Path) -> str:
+    """Return the section between the markers: learning results, then speed, then how to repeat them."""
+    stored = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results_dir.glob("*.json"))]
+    presets = [
+        entry
+        for entry in stored
+        if entry.get("runs") and entry.get("preset") and entry["config"]["algo"] in PPO_ALGORITHMS
+    ]
+    speeds = [entry for entry in stored if entry.get("benchmark") == "ppo_speed"]
+    blocks: list[list[str]] = []
+    if presets:
+        blocks += _learning(presets)
+    if speeds:
+        blocks += _speed(speeds)
+    return "\n\n".join("\n".join(block) for block in blocks or [["No results are stored yet."]])
+
+
+def write_page(page: Path, section: str) -> None:
+    """Replace what stands between the markers of a page."""
+    page.write_text(with_section(page.read_text(encoding="utf-8"), section), encoding="utf-8")
+
+
+def with_section(text: str, section: str) -> str:
+    """Return the page's text with another section between its markers."""
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", flags=re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"the page has no section between {BEGIN} and {END}")
+    return pattern.sub(lambda _: f"{BEGIN}\n{section}\n{END}", text)
+
+
+def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
+    table = [
+        "| preset | environment | steps | seeds | mean | std | min | median | max | episodes per seed | minutes per seed |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for entry in presets:
+        runs = entry["runs"]
+        scores = [run["eval_return_mean"] for run in runs]
+        cells = (
+            f"`{entry['preset']}`",
+            entry["config"]["env_id"],
+            _span([run["steps"] for run in runs]),
+            str(len(runs)),
+            *(
+                f"{value:.1f}"
+                for value in (
+                    statistics.fmean(scores),
+                    statistics.pstdev(scores),
+                    min(scores),
+                    statistics.median(scores),
+                    max(scores),
+                )
+            ),
+            _span([run["eval_episodes"] for run in runs]),
+            f"{statistics.median(run['seconds'] for run in runs) / 60:.1f}",
+        )
+        table.append(f"| {' | '.join(cells)} |")
+    explanation = [
+        "The score of a seed is the mean return of its final policy, never of its best checkpoint, over fresh evaluation",
+        "episodes; the table shows these scores over the seeds (std: population). Minutes are the median, training only.",
+    ]
+    commands = ["```text", *(_command(entry) for entry in presets), "```"]
+    return [explanation, table, _versions(presets), ["To repeat them:"], commands]
+
+
+def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
+    table = [
+        "| loss | ratio to stable-baselines3 | from | to | rounds | steps per round | steps/s | stable-baselines3 steps/s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for entry in speeds:
+        rounds = entry["rounds"]
+        rates = [statistics.median(row[side]["steps_per_second"] for row in rounds) for side in _SIDES]
+        cells = (
+            "compiled" if entry["compiled"] else "eager",
+            *(f"{entry[key]:.2f}" for key in ("ratio_median", "ratio_min", "ratio_max")),
+            str(len(rounds)),
+            f"{entry['total_timesteps']:,}",
+            *(f"{rate:,.0f}" for rate in rates),
+        )
+        table.append(f"| {' | '.join(cells)} |")
+    explanation = [
+        "Training speed against stable-baselines3, alternating in one process; ratios and rates are medians over the rounds,",
+        f"and a ratio above 1 means faster. Settings: {speeds[0]['settings']}.",
+    ]
+    commands = ["```text", *(_speed_command(entry) for entry in speeds), "```"]
+    return [explanation, table, _versions(speeds), ["To repeat them:"], commands]
+
+
+_SIDES = ("ours", "stable_baselines3")
+
+
+def _span(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _command(entry: dict[str, Any]) -> str:
+    """Return the command that trains every stored seed; the stored one may be that of the last seed only."""
+    seeds = ",".join(str(run["seed"]) for run in sorted(entry["runs"], key=lambda run: run["seed"]))
+    command = f"python benchmarks/learning.py --preset {entry['preset']} --seeds {seeds}"
+    if "--total-timesteps" in entry["command"]:
+        command += f" --total-timesteps {entry['config']['total_timesteps']}"
+    return command
+
+
+def _speed_command(entry: dict[str, Any]) -> str:
+    compiled = " --compile" if entry["compiled"] else ""
+    return (
+        f"python benchmarks/ppo_speed.py --rounds {len(entry['rounds'])} --steps {entry['total_timesteps']}{compiled}"
+    )
+
+
+def _versions(entries: Sequence[dict[str, Any]]) -> list[str]:
+    """Return every version that took part, by package."""
+    shown = []
+    for name in _VERSIONS_SHOWN:
+        found = {entry["versions"].get(name) for entry in entries} - {None}
+        if found:
+            shown.append(f"{name} {' and '.join(sorted(found))}")
+    pythons = {entry["machine"]["python"] for entry in entries}
+    machines = {entry["machine"]["processor"] for entry in entries}
+    return [
+        f"Versions: Python {' and '.join(sorted(pythons))} on {' and '.join(sorted(machines))}, {', '.join(shown)}."
+    ]
+
+
+if __name__ == "__main__":
+    write_page(PPO_PAGE, render_ppo_results(RESULTS))

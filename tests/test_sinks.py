@@ -1,0 +1,103 @@
+"""Where metric rows go, and that each place can be read back."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from rl_training.errors import MissingExtraError
+from rl_training.experiment.config_blocks import WandbParams
+from rl_training.runtime.sinks import JsonLines, TensorBoardSink, WandbSink
+
+
+def test_rows_are_readable_while_the_file_is_open(tmp_path):
+    sink = JsonLines(tmp_path / "metrics.jsonl")
+    sink.write({"global_step": 1, "loss": 0.5})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"global_step": 1, "loss": 0.5}
+    sink.close()
+
+
+def test_cutting_back_keeps_the_given_length_and_appends(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonLines(path)
+    sink.write({"global_step": 1})
+    length = sink.sync()
+    sink.write({"global_step": 2})
+    sink.close()
+
+    resumed = JsonLines(path)
+    resumed.cut(length)
+    resumed.write({"global_step": 3})
+    resumed.close()
+    assert [json.loads(line)["global_step"] for line in path.read_text().splitlines()] == [1, 3]
+
+
+def test_a_number_that_json_does_not_know_becomes_null(tmp_path):
+    sink = JsonLines(tmp_path / "metrics.jsonl")
+    sink.write({"global_step": 1, "value": float("nan"), "other": float("inf")})
+    sink.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"global_step": 1, "value": None, "other": None}
+
+
+def test_tensorboard_reads_the_scalars_back(tmp_path):
+    sink = TensorBoardSink(tmp_path)
+    sink.write({"event": "train", "global_step": 7, "loss_policy": 0.25, "update_count": 3})
+    sink.write({"event": "train", "global_step": 9, "loss_policy": 0.5, "update_count": 4})
+    sink.close()
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss_policy")] == [(7, 0.25), (9, 0.5)]
+    assert "event" not in events.Tags()["scalars"]
+
+
+def test_tensorboard_writes_nothing_before_the_first_row(tmp_path):
+    TensorBoardSink(tmp_path / "tensorboard").close()
+    assert not (tmp_path / "tensorboard").exists()
+
+
+class FakeWandbRun:
+    """Remembers what was logged."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, Any]]] = []
+        self.finished = False
+
+    def log(self, row: dict[str, Any], *, step: int) -> None:
+        self.logged.append((step, row))
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def test_wandb_gets_the_project_the_rows_and_the_end(tmp_path, monkeypatch):
+    run, arguments = FakeWandbRun(), {}
+    module = types.ModuleType("wandb")
+
+    def init(**given: Any) -> FakeWandbRun:
+        arguments.update(given)
+        return run
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    sink = WandbSink(WandbParams(project="cartpole", mode="offline"), tmp_path, {"seed": 1})
+    sink.write({"global_step": 5, "loss_policy": 1.0})
+    sink.close()
+    assert arguments["project"] == "cartpole"
+    assert arguments["mode"] == "offline"
+    assert arguments["name"] == tmp_path.name
+    assert arguments["config"] == {"seed": 1}
+    assert run.logged == [(5, {"global_step": 5, "loss_policy": 1.0})]
+    assert run.finished
+
+
+def test_a_missing_wandb_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'axiomrl\[wandb\]'"):
+        WandbSink(WandbParams(), tmp_path, {})
