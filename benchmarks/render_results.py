@@ -19,6 +19,7 @@ RESULTS = Path(__file__).parent / "results"
 PPO_PAGE = ROOT / "docs" / "algorithms" / "ppo.md"
 PPO_ALGORITHMS = ("ppo", "a2c")
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+_SIDES = ("ours", "stable_baselines3")
 _VERSIONS_SHOWN = ("axiomrl", "torch", "gymnasium", "stable_baselines3", "mujoco", "ale-py", "Box2D")
 
 
@@ -53,10 +54,8 @@ def with_section(text: str, section: str) -> str:
 
 
 def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
-    table = [
-        "| preset | environment | steps | seeds | mean | std | min | median | max | episodes per seed | minutes per seed |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    scores_shown = ("mean", "std", "min", "median", "max")
+    table = _heading("preset", "environment", "steps", "seeds", *scores_shown, "episodes", "minutes")
     for entry in presets:
         runs = entry["runs"]
         scores = [run["eval_return_mean"] for run in runs]
@@ -80,18 +79,16 @@ def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
         )
         table.append(f"| {' | '.join(cells)} |")
     explanation = [
-        "The score of a seed is the mean return of its final policy, never of its best checkpoint, over fresh evaluation",
-        "episodes; the table shows these scores over the seeds (std: population). Minutes are the median, training only.",
+        "The score of a seed is the mean return of its final policy, never of its best checkpoint, over fresh",
+        "evaluation episodes. The table shows these scores over the seeds (std: population), the evaluation episodes",
+        "per seed, and the median minutes of training per seed.",
     ]
     commands = ["```text", *(_command(entry) for entry in presets), "```"]
     return [explanation, table, _versions(presets), ["To repeat them:"], commands]
 
 
 def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
-    table = [
-        "| loss | ratio to stable-baselines3 | from | to | rounds | steps per round | steps/s | stable-baselines3 steps/s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    table = _heading("loss", "ratio", "from", "to", "rounds", "steps per round", "steps/s", "stable-baselines3 steps/s")
     for entry in speeds:
         rounds = entry["rounds"]
         rates = [statistics.median(row[side]["steps_per_second"] for row in rounds) for side in _SIDES]
@@ -104,14 +101,15 @@ def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
         )
         table.append(f"| {' | '.join(cells)} |")
     explanation = [
-        "Training speed against stable-baselines3, alternating in one process; ratios and rates are medians over the rounds,",
-        f"and a ratio above 1 means faster. Settings: {speeds[0]['settings']}.",
+        "Training speed against stable-baselines3, alternating in one process. Ratios and rates are medians over the",
+        f"rounds; a ratio above 1 means faster. Settings: {speeds[0]['settings']}.",
     ]
     commands = ["```text", *(_speed_command(entry) for entry in speeds), "```"]
     return [explanation, table, _versions(speeds), ["To repeat them:"], commands]
 
 
-_SIDES = ("ours", "stable_baselines3")
+def _heading(*columns: str) -> list[str]:
+    return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
 
 
 def _span(values: Sequence[int]) -> str:
@@ -129,10 +127,8 @@ def _command(entry: dict[str, Any]) -> str:
 
 
 def _speed_command(entry: dict[str, Any]) -> str:
-    compiled = " --compile" if entry["compiled"] else ""
-    return (
-        f"python benchmarks/ppo_speed.py --rounds {len(entry['rounds'])} --steps {entry['total_timesteps']}{compiled}"
-    )
+    command = f"python benchmarks/ppo_speed.py --rounds {len(entry['rounds'])} --steps {entry['total_timesteps']}"
+    return f"{command} --compile" if entry["compiled"] else command
 
 
 def _versions(entries: Sequence[dict[str, Any]]) -> list[str]:
@@ -142,11 +138,9 @@ def _versions(entries: Sequence[dict[str, Any]]) -> list[str]:
         found = {entry["versions"].get(name) for entry in entries} - {None}
         if found:
             shown.append(f"{name} {' and '.join(sorted(found))}")
-    pythons = {entry["machine"]["python"] for entry in entries}
-    machines = {entry["machine"]["processor"] for entry in entries}
-    return [
-        f"Versions: Python {' and '.join(sorted(pythons))} on {' and '.join(sorted(machines))}, {', '.join(shown)}."
-    ]
+    python = " and ".join(sorted({entry["machine"]["python"] for entry in entries}))
+    machine = " and ".join(sorted({entry["machine"]["processor"] for entry in entries}))
+    return [f"Versions: Python {python} on {machine}, {', '.join(shown)}."]
 
 
 if __name__ == "__main__":

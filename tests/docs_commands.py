@@ -1,7 +1,7 @@
 """`axiomrl` for the commands in the documentation, in processes of their own that need not import torch anew.
 
-`docs_commands.py serve SOCKET` imports the package once and forks for every request; `docs_commands.py SOCKET ARGUMENTS`
-asks it to run `axiomrl ARGUMENTS` with the caller's directory and standard streams, and exits with its status.
+`docs_commands.py serve SOCKET` imports the package once and forks for every request. `docs_commands.py SOCKET ARGS`
+has it run `axiomrl ARGS` with the caller's directory and standard streams, and exits with its status.
 """
 
 import json

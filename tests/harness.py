@@ -43,6 +43,12 @@ TASKS: dict[str, dict[str, Any]] = {
         "env_kwargs": {"normalize_observation": True, "max_episode_steps": 30},
     },
     "taxi": {"env_id": "Taxi-v4", "env_kwargs": {"max_episode_steps": 30}},
+    "atari": {
+        "env_id": "ALE/Pong-v5",
+        "total_timesteps": 96,
+        "algo_kwargs": {"num_steps": 8},
+        "env_kwargs": {"atari": True, "frame_stack": 2, "episodic_life": True, "max_episode_steps": 60},
+    },
     "a2c": {"algo": "a2c", "algo_kwargs": {"num_steps": 8, "hidden_sizes": [8]}},
 }
 

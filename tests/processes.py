@@ -201,6 +201,8 @@ def assert_survives_kills(
     """Assert that a run killed and resumed ends as the uninterrupted run in `reference`."""
     killed = kill_and_resume(launcher, config, kills=kills, seed=seed)
     assert_same_run(killed.run_dir, reference)
+    leftovers = [path.name for path in killed.run_dir.rglob(".*") if path.name != ".lock"]
+    assert leftovers == []
     return killed
 
 

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 
-class Script(gym.Env[Any, int]):
+class Script(gym.Env[Any, Any]):
     """Observes [episode, step]; episodes take 3 steps and end by termination, truncation, both, in turn."""
 
     LENGTH = 3

@@ -13,6 +13,7 @@ from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.streams import derive_seeds
 
 CPU = torch.device("cpu")
+PUSH_LEFT = np.array(0)
 
 
 class ScriptedActor:
@@ -35,8 +36,8 @@ class ScriptedActor:
         return observation[:, 0] * 100 + observation[:, 1] + 0.5
 
 
-def collector_for(env_id, *, num_steps, num_envs=1, backend="local_sync", action=np.array(0), env_kwargs=None):
-    env = make_vector_env(env_id, env_kwargs or {}, mode="training", num_envs=num_envs, backend=backend)
+def collector_for(env_id, *, num_steps, num_envs=1, backend="local_sync", action=PUSH_LEFT):
+    env = make_vector_env(env_id, {}, mode="training", num_envs=num_envs, backend=backend)
     collector = RolloutCollector(
         env, ScriptedActor(action), num_steps=num_steps, seed=3, device=CPU, generator=torch.Generator()
     )

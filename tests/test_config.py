@@ -281,9 +281,7 @@ def test_parameters_are_held_to_their_types_ranges_and_pairs(algo_kwargs: Any, m
 
 
 def test_numbers_written_with_an_exponent_are_numbers() -> None:
-    config = validate_config(
-        raw(total_timesteps="1e6", num_envs=8.0, algo_kwargs={"rate": "1e-3", "limit": "2E5"})
-    )
+    config = validate_config(raw(total_timesteps="1e6", num_envs=8.0, algo_kwargs={"rate": "1e-3", "limit": "2E5"}))
     assert (config.total_timesteps, config.num_envs) == (1_000_000, 8)
     assert type(config.total_timesteps) is type(config.num_envs) is int
     assert (config.algo_kwargs["rate"], config.algo_kwargs["limit"]) == (0.001, 200_000.0)
@@ -372,6 +370,4 @@ def test_early_stopping_needs_something_that_stops() -> None:
     assert validate_config(raw()).early_stopping == {}
     assert validate_config(raw(early_stopping={"target": 475})).early_stopping == {"target": 475}
     assert problems(early_stopping={"mode": "min"})[0].startswith("early_stopping: nothing would ever stop")
-    assert problems(early_stopping={"patience": 0})[0].startswith(
-        "early_stopping.patience: must be an integer"
-    )
+    assert problems(early_stopping={"patience": 0})[0].startswith("early_stopping.patience: must be an integer")

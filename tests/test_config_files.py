@@ -257,9 +257,7 @@ def test_bytes_that_are_not_utf8_are_refused_and_a_byte_order_mark_is_not(folder
 
 
 def test_the_resolved_config_written_as_yaml_loads_to_the_same_config(folder: Path) -> None:
-    config = load_config(
-        preset="ppo-breakout", set_values=["algo_kwargs.ent_coef_schedule={type: step, factor: 0.5}"]
-    )
+    config = load_config(preset="ppo-breakout", set_values=["algo_kwargs.ent_coef_schedule={type: step, factor: 0.5}"])
     path = write(folder / "again.yaml", yaml.safe_dump(config_to_dict(config)))
     assert load_config(path) == config
 
@@ -276,7 +274,5 @@ def test_presets_load_from_a_zipped_package(tmp_path: Path) -> None:
         "location = files._preset_location('ppo-pong');"
         "print(len(files.preset_names()) > 5, [name for name, _ in files._read_chain(location)])"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={}
-    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={})
     assert result.stdout.strip() == "True ['preset base/atari-ppo', 'preset ppo-pong']", result.stderr

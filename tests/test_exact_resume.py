@@ -34,7 +34,11 @@ def launcher(tmp_path_factory):
         yield launcher
 
 
-@pytest.mark.parametrize("task", TASKS)
+SLOW_TASKS = {"atari"}
+STOPPED = [pytest.param(task, marks=pytest.mark.slow if task in SLOW_TASKS else ()) for task in TASKS]
+
+
+@pytest.mark.parametrize("task", STOPPED)
 def test_a_run_stopped_in_and_between_rollouts_ends_as_one_that_was_not(task, tmp_path):
     config = task_config(task, tmp_path / "straight")
     require(config.env_id)
@@ -68,15 +72,24 @@ def test_other_seeds_give_other_weights(tmp_path):
         assert_same_state(one, other)
 
 
-def test_a_checkpoint_remembers_the_number_of_threads(tmp_path):
+def test_a_checkpoint_remembers_the_number_of_threads(tmp_path, monkeypatch):
+    """A machine with other cores would choose another number, and round differently."""
+    used = []
+    set_num_threads = torch.set_num_threads
+
+    def noting(number):
+        used.append(number)
+        set_num_threads(1)
+
+    monkeypatch.setattr(torch, "set_num_threads", noting)
+    monkeypatch.setattr("rl_training.runtime.setup.choose_threads", lambda config, **network: 3)
     with stopped_after(20):
-        result = train(tiny_config(tmp_path, torch_threads=2))
-    assert verify_checkpoint(result.checkpoint_path).manifest["torch_threads"] == 2
-    threads = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "set_num_threads", threads.append)
-        resume(result.run_dir)
-    assert threads[0] == 2
+        result = train(tiny_config(tmp_path))
+    assert verify_checkpoint(result.checkpoint_path).manifest["torch_threads"] == 3
+    used.clear()
+    monkeypatch.setattr("rl_training.runtime.setup.choose_threads", lambda config, **network: 1)
+    resume(result.run_dir)
+    assert used[0] == 3
 
 
 # -- real processes and SIGKILL --------------------------------------------------------------------
@@ -84,16 +97,16 @@ def test_a_checkpoint_remembers_the_number_of_threads(tmp_path):
 
 def test_a_killed_process_resumes_exactly(launcher, tmp_path):
     """Checkpoints after every rollout, so that most of the time is spent saving."""
-    changes = {"total_timesteps": 6400, "checkpoint_interval": 64, "keep_checkpoints": 2}
+    changes = {"total_timesteps": 3200, "checkpoint_interval": 64, "keep_checkpoints": 2}
     reference = uninterrupted(task_config("cartpole_vector", tmp_path / "straight", **changes))
     config = task_config("cartpole_vector", tmp_path / "killed", **changes)
-    killed = assert_survives_kills(launcher, config, reference, kills=8, seed=1)
-    assert killed.kills >= 4
+    killed = assert_survives_kills(launcher, config, reference, kills=5, seed=1)
+    assert killed.kills >= 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", sorted(TASKS.keys() - SLOW_TASKS))
 def test_a_process_killed_many_times_resumes_exactly(task, seed, launcher, tmp_path):
     changes = {"total_timesteps": 12800, "checkpoint_interval": 128, "keep_checkpoints": 1 + seed}
     config = task_config(task, tmp_path / "killed", **changes)

@@ -62,7 +62,7 @@ def test_the_shown_target_is_learned(tmp_path: Path, task: str) -> None:
         "algo": algo,
         "env_id": f"toy_envs:Toy/{kind}-v0",
         "seed": 0,
-        "total_timesteps": 6144 if algo == "ppo" else 16_384,
+        "total_timesteps": 6144 if algo == "ppo" else 12_288,
         "output_dir": str(tmp_path),
         "num_envs": 8,
         "eval_episodes": 20,

@@ -18,11 +18,16 @@ from rl_training.experiment.config_files import preset_names
 
 ROOT = Path(__file__).parents[1]
 STABLE = {
+    "AxiomError",
+    "Callback",
     "DefaultExperimentManager",
+    "EarlyStopping",
     "TrainConfig",
     "TrainResult",
+    "TrainingEvent",
     "__version__",
     "evaluate",
+    "load_config",
     "load_policy",
     "resume",
     "train",

@@ -22,14 +22,8 @@ OBSERVATION = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 CHOICE = spaces.Discrete(3)
 TORQUE = spaces.Box(-1.0, 1.0, (2,), np.float32)
 CONTROLS = {"learning_rate": 1e-2, "clip_coef": 0.2, "ent_coef": 0.01}
-# The same parameters for every test that asks for none: one epoch over everything, nothing clipped.
-PLAIN: dict[str, Any] = {
-    "num_steps": 6,
-    "update_epochs": 1,
-    "minibatch_size": None,
-    "hidden_sizes": (8,),
-    "max_grad_norm": None,
-}
+# What holds where a test says nothing else: one epoch over everything, nothing clipped.
+PLAIN: dict[str, Any] = {"num_steps": 6, "update_epochs": 1, "minibatch_size": None, "max_grad_norm": None}
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -37,7 +31,7 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _algorithm(action_space: Space[Any] = CHOICE, *, seed: int = 0, **params: Any) -> PPO:
-    settings = PPOParams(**{**PLAIN, **params})
+    settings = PPOParams(**{"hidden_sizes": (8,), **PLAIN, **params})
     return PPO(settings, OBSERVATION, action_space, device=CPU, generator=_generator(seed))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rl_training.errors import ConfigError
+from rl_training.envs.make import check_environment
+from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.config import check_config
 from rl_training.experiment.config_files import load_config, preset_names
 from rl_training.experiment.env_params import env_params
@@ -84,7 +85,6 @@ def test_atari_presets_share_one_base_and_evaluate_real_games(name: str) -> None
     training, evaluation = env_params(config, "training"), env_params(config, "evaluation")
     for params in (training, evaluation):
         assert params.make_kwargs == {
-            "frameskip": 1,
             "repeat_action_probability": 0.0,
             "full_action_space": False,
         }
@@ -102,3 +102,12 @@ def test_unknown_preset_suggests_the_nearest() -> None:
 def test_a_preset_is_found_by_name_not_by_path(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown preset"):
         load_config(preset=name)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_trains_on_an_environment_that_can_be_made(name: str) -> None:
+    config = load_config(preset=name)
+    try:
+        check_environment(config.env_id, config.env_kwargs)
+    except MissingExtraError as error:
+        pytest.skip(str(error))

@@ -1,18 +1,11 @@
-"""What happens in a run and when: cadence, evaluation, early stopping, callbacks, faults, schedules."""
+"""What happens in a run and when: cadence, early stopping, callbacks, schedules."""
 
 from __future__ import annotations
 
-import math
-
-import gymnasium as gym
-import numpy as np
 import pytest
-import torch
 
 from harness import (
     assert_same_run,
-    assert_same_state,
-    evaluation_rows,
     json_rows,
     last_checkpoint,
     metric_rows,
@@ -20,23 +13,17 @@ from harness import (
     stopped_after,
     tiny_config,
     train_with_stops,
-    weights,
 )
 from processes import uninterrupted
-from rl_training.algorithms.ppo import PPO
-from rl_training.envs.slot import EnvSlot
-from rl_training.errors import ConfigError, EnvironmentFailure, NonFiniteError
-from rl_training.experiment.checkpoints import list_checkpoints, verify_checkpoint
+from rl_training.errors import ConfigError, EnvironmentFailure
+from rl_training.experiment.checkpoints import list_checkpoints
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.callbacks import Callback, EarlyStopping, TrainingEvent
-from rl_training.runtime.evaluator import evaluate_policy
-from rl_training.runtime.policy import load_policy
-from rl_training.runtime.streams import derive_seeds
-from rl_training.runtime.workflows import evaluate, resume, train
+from rl_training.runtime.workflows import resume, train
 
 FAULTY = "run_samples:Run/Faulty-v0"
 
-# -- cadence ---------------------------------------------------------------------------------------
+# -- cadence -----------------------------------------------------------------------------------------
 
 
 def events(run_dir):
@@ -117,130 +104,7 @@ def test_a_horizon_between_rollouts_is_crossed_and_evaluated_once(tmp_path):
     assert found["rows"] == [128]
 
 
-# -- evaluation ------------------------------------------------------------------------------------
-
-
-def test_evaluation_seeds_are_never_training_seeds(tmp_path, monkeypatch):
-    given = []
-    reset = EnvSlot.reset
-
-    def noting(slot, seed=None):
-        if seed is not None:
-            given.append(seed)
-        return reset(slot, seed)
-
-    monkeypatch.setattr(EnvSlot, "reset", noting)
-    run_dir = uninterrupted(tiny_config(tmp_path, num_envs=3, eval_episodes=5, eval_interval=48, total_timesteps=240))
-    evaluation = [row["seed"] for row in evaluation_rows(run_dir)]
-    training = derive_seeds(7, "environment", count=3)
-    assert len(evaluation) == 25
-    assert len(set(evaluation)) == 25
-    assert sorted(given) == sorted(evaluation + training)
-    assert not set(evaluation) & set(training)
-    later = {episode.seed for episode in evaluate(run_dir, num_episodes=5).episodes}
-    assert not later & {*evaluation, *training}  # the command's episodes chose neither weights nor the best
-
-
-@pytest.mark.parametrize(
-    ("env_id", "env_kwargs"),
-    [
-        ("CartPole-v1", {"sutton_barto_reward": True}),
-        (
-            "Pendulum-v1",
-            {"normalize_observation": True, "normalize_reward": True, "reward_sign": True, "clip_reward": 0.5},
-        ),
-    ],
-)
-def test_an_evaluation_return_is_the_raw_environments_return(env_id, env_kwargs, tmp_path):
-    """Played again in plain Gymnasium by the recorded seeds and the checkpoint's policy."""
-    run_dir = uninterrupted(tiny_config(tmp_path, env_id=env_id, env_kwargs=env_kwargs, eval_episodes=3))
-    policy = load_policy(run_dir)
-    raw_kwargs = {key: value for key, value in env_kwargs.items() if key == "sutton_barto_reward"}
-    last = [row for row in evaluation_rows(run_dir) if row["global_step"] == 320]
-    assert len(last) == 3
-    for row in last:
-        env = gym.make(env_id, **raw_kwargs)
-        observation, _ = env.reset(seed=row["seed"])
-        total, length, ended = 0.0, 0, False
-        while not ended:
-            observation, reward, terminated, truncated, _ = env.step(policy.predict(observation))
-            total, length, ended = total + float(reward), length + 1, terminated or truncated
-        env.close()
-        assert row["length"] == length
-        assert row["return"] == pytest.approx(total, rel=1e-4)
-        assert not row["capped"]
-    final = metric_rows(run_dir)[-1]
-    returns = np.array([row["return"] for row in last])
-    assert final["event"] == "eval"
-    assert final["eval_return_mean"] == pytest.approx(returns.mean())
-    assert final["eval_return_std"] == pytest.approx(returns.std())
-    assert (final["eval_return_min"], final["eval_return_max"]) == (returns.min(), returns.max())
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"env_id": "Pendulum-v1", "env_kwargs": {"normalize_observation": True, "normalize_reward": True}},
-        {"env_id": "Taxi-v4"},
-    ],
-)
-def test_evaluating_changes_nothing_in_training(changes, tmp_path):
-    changes = {**changes, "env_kwargs": {**changes.get("env_kwargs", {}), "max_episode_steps": 50}}
-    often = tiny_config(tmp_path / "often", eval_interval=32, eval_episodes=3, **changes)
-    never = tiny_config(tmp_path / "never", eval_interval=None, eval_episodes=0, **changes)
-    one, other = uninterrupted(often), uninterrupted(never)
-    assert_same_state(weights(one), weights(other))
-    training = [[row for row in metric_rows(run_dir) if row["event"] == "train"] for run_dir in (one, other)]
-    assert training[0] == training[1]
-    assert evaluation_rows(other) == []
-
-
-def test_the_normaliser_is_frozen_while_evaluating(tmp_path):
-    env_kwargs = {"normalize_observation": True, "max_episode_steps": 30}
-    config = tiny_config(tmp_path, env_id="Pendulum-v1", env_kwargs=env_kwargs)
-    policy = load_policy(uninterrupted(config))
-    assert policy.normalizer is not None
-    before = policy.normalizer.state_dict()["observation"]
-    assert before["count"] == 320 + 2  # every training observation and no other
-    evaluate_policy(policy, config, [1, 2, 3])
-    after = policy.normalizer.state_dict()["observation"]
-    assert after["count"] == before["count"]
-    np.testing.assert_array_equal(after["mean"], before["mean"])
-
-
-def test_every_seed_gets_one_complete_episode_in_order(tmp_path):
-    """More episodes than run at once; short ones do not crowd out long ones."""
-    config = tiny_config(tmp_path, total_timesteps=64)
-    policy = load_policy(uninterrupted(config))
-    seeds = list(range(40))
-    together = evaluate_policy(policy, config, seeds)
-    assert [episode.seed for episode in together] == seeds
-    alone = [evaluate_policy(policy, config, [seed])[0] for seed in seeds[::8]]
-    assert alone == together[::8]
-
-
-def test_an_endless_episode_is_capped_and_marked(tmp_path):
-    config = tiny_config(tmp_path, total_timesteps=64)
-    policy = load_policy(uninterrupted(config))
-    (episode,) = evaluate_policy(policy, config, [1], step_cap=5)
-    assert (episode.length, episode.capped) == (5, True)
-
-
-def test_rewards_of_numpy_types_are_summed_in_full_precision(tmp_path):
-    config = tiny_config(tmp_path, env_id=FAULTY, env_kwargs={"fault": "float32"})
-    row = evaluation_rows(uninterrupted(config))[0]
-    assert row["return"] == pytest.approx(3 * float(np.float32(0.1)), abs=1e-12)
-
-
-def test_stochastic_evaluation_repeats_by_its_seed(tmp_path):
-    run_dir = uninterrupted(tiny_config(tmp_path, total_timesteps=64))
-    one, two = (evaluate(run_dir, num_episodes=4, seed=5, stochastic=True).episodes for _ in range(2))
-    assert one == two
-    assert one != evaluate(run_dir, num_episodes=4, seed=6, stochastic=True).episodes
-
-
-# -- early stopping --------------------------------------------------------------------------------
+# -- early stopping ----------------------------------------------------------------------------------
 
 
 def watch(stopper, values, metric="eval_return_mean"):
@@ -248,7 +112,7 @@ def watch(stopper, values, metric="eval_return_mean"):
     reasons = []
     for count, value in enumerate(values, start=1):
         event = TrainingEvent(
-            run_dir=None,  # type: ignore[arg-type]
+            run_dir=None,
             step=count,
             total_timesteps=100,
             update_count=count,
@@ -323,7 +187,7 @@ def test_a_run_that_stopped_early_stays_stopped(tmp_path):
     assert longer.metrics["global_step"] == 128  # one more evaluation without improvement
 
 
-# -- callbacks -------------------------------------------------------------------------------------
+# -- callbacks ---------------------------------------------------------------------------------------
 
 HOOKS = (
     "on_train_start",
@@ -437,148 +301,7 @@ def test_callback_state_is_checkpointed(tmp_path):
     assert counted[-1].updates == 10
 
 
-# -- faults ----------------------------------------------------------------------------------------
-
-
-def failing(tmp_path, expected, **changes):
-    """Train until it fails and return the message and the run directory."""
-    with pytest.raises(expected) as caught:
-        train(tiny_config(tmp_path, **changes))
-    run_dir = only_run(tmp_path)
-    metadata = read_metadata(run_dir)
-    assert metadata["status"] == "failed"
-    assert metadata["error"] == f"{expected.__name__}: {caught.value}"
-    assert metadata["finished_at_utc"] is not None
-    return str(caught.value), run_dir
-
-
-@pytest.mark.parametrize(
-    ("fault", "place"),
-    [
-        ("reward", "environment 0 gave NaN or infinity as reward at step 8"),
-        ("infinite reward", "environment 0 gave NaN or infinity as reward at step 8"),
-        ("observation", "environment 0 gave NaN or infinity as observation at step 8"),
-    ],
-)
-def test_nan_from_an_environment_names_its_place_and_keeps_the_last_good_checkpoint(fault, place, tmp_path):
-    env_kwargs = {"training": {"fault": fault, "at": 40}}  # the 8th step of the third rollout
-    message, run_dir = failing(tmp_path, NonFiniteError, env_id=FAULTY, env_kwargs=env_kwargs)
-    assert place in message
-    assert "the last good checkpoint is kept" in message
-    newest = verify_checkpoint(last_checkpoint(run_dir))
-    assert newest.step == 64
-    assert all(tensor.isfinite().all() for tensor in weights(run_dir).values())
-    assert load_policy(run_dir).predict(np.zeros(2, np.float32)) in (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("fault", "at", "good"),
-    [("observation", 32, "step_0"), ("final observation", 40, "step_64"), ("final observation", 48, "step_64")],
-)
-def test_nan_in_an_observation_is_blamed_on_the_environment_wherever_it_falls(fault, at, good, tmp_path):
-    """Also in the last observation of a rollout and in the final one of a truncated episode."""
-    env_kwargs = {"training": {"fault": fault, "at": at}}
-    message, run_dir = failing(tmp_path, NonFiniteError, env_id=FAULTY, env_kwargs=env_kwargs)
-    assert f"environment 0 gave NaN or infinity as {fault} at step {(at - 1) % 16 + 1}" in message
-    assert last_checkpoint(run_dir).name == good
-
-
-def test_nan_in_an_evaluation_stops_the_run(tmp_path):
-    env_kwargs = {"evaluation": {"fault": "reward", "at": 2}}
-    message, run_dir = failing(tmp_path, NonFiniteError, env_id=FAULTY, env_kwargs=env_kwargs)
-    assert "evaluation" in message
-    assert "seed" in message
-    assert last_checkpoint(run_dir).name == "step_64"
-
-
-@pytest.mark.parametrize("name", ["loss_policy", "gradient_norm"])
-def test_nan_in_a_loss_or_gradient_names_it_and_the_step(name, tmp_path, monkeypatch):
-    update = PPO.update
-    calls = []
-
-    def poisoned(algorithm, rollout, controls, generator):
-        metrics = update(algorithm, rollout, controls, generator)
-        calls.append(1)
-        if len(calls) == 4:
-            metrics[name] = torch.tensor(math.nan)
-        return metrics
-
-    monkeypatch.setattr(PPO, "update", poisoned)
-    message, run_dir = failing(tmp_path, NonFiniteError)
-    assert message.startswith(f"{name} became NaN or infinite at step 128")
-    assert last_checkpoint(run_dir).name == "step_64"
-    assert [row["global_step"] for row in metric_rows(run_dir)] == [32, 64, 96]
-
-
-def test_a_diverging_run_stops_by_itself(tmp_path):
-    """Nothing is patched: a learning rate that overflows."""
-    message, run_dir = failing(
-        tmp_path,
-        NonFiniteError,
-        env_id="Pendulum-v1",
-        algo_kwargs={"learning_rate": 1e37, "max_grad_norm": None},
-    )
-    assert "learning_rate" in message
-    assert verify_checkpoint(last_checkpoint(run_dir)).step < 320
-
-
-def test_a_rollout_of_one_transition_has_finite_metrics(tmp_path):
-    config = tiny_config(
-        tmp_path, algo="a2c", num_envs=1, total_timesteps=20, algo_kwargs={"num_steps": 1, "hidden_sizes": [8]}
-    )
-    assert train(config).status == "completed"
-
-
-@pytest.mark.parametrize(
-    ("backend", "fault", "cause"),
-    [
-        ("local_sync", "raise", "the floor gave way"),
-        ("local_async", "raise", "the floor gave way"),
-        ("local_async", "die", "was killed by SIGKILL"),
-    ],
-)
-def test_where_an_environment_fails_the_learner_is_saved_and_resumes(backend, fault, cause, tmp_path):
-    env_kwargs = {"training": {"fault": fault, "at": 40, "once": str(tmp_path / "happened")}, "num_workers": 1}
-    changes = {"env_id": FAULTY, "execution_backend": backend, "env_kwargs": env_kwargs, "checkpoint_interval": 300}
-    message, run_dir = failing(tmp_path / "runs", EnvironmentFailure, **changes)
-    assert "environment 0" in message
-    assert cause in message
-    newest = verify_checkpoint(last_checkpoint(run_dir))
-    assert newest.step == 64 + 2 * 7  # the whole steps before the fault are kept
-    assert newest.manifest["resume_mode"] == "episode-boundary"
-    assert any("its episodes start anew" in notice for notice in read_metadata(run_dir)["notices"])
-    result = resume(run_dir)
-    assert result.status == "completed"
-    assert result.metrics["global_step"] == 320
-    metadata = read_metadata(run_dir)
-    assert (metadata["status"], metadata["error"]) == ("completed", None)
-    assert [row["global_step"] for row in metric_rows(run_dir) if row["event"] == "train"] == list(range(32, 321, 32))
-
-
-def test_a_mistake_in_the_configuration_leaves_no_run_behind(tmp_path):
-    for changes in (
-        {"env_id": "CartPol-v1"},
-        {"env_kwargs": {"gravity": 1}},
-        {"algo_kwargs": {"use_sde": True}},
-        {"tracking": {"wandb": {}}},
-    ):
-        if "tracking" in changes and _installed("wandb"):
-            continue
-        with pytest.raises(Exception) as caught:
-            train(tiny_config(tmp_path, **changes))
-        assert getattr(caught.value, "exit_status", None) == 2
-        assert list(tmp_path.iterdir()) == []
-
-
-def _installed(name):
-    try:
-        __import__(name)
-    except ImportError:
-        return False
-    return True
-
-
-# -- schedules and sinks ---------------------------------------------------------------------------
+# -- schedules and sinks -----------------------------------------------------------------------------
 
 
 def test_schedules_appear_in_the_metrics(tmp_path):

@@ -8,14 +8,14 @@ import subprocess
 import time
 
 import pytest
+
 from harness import assert_same_run, last_checkpoint, only_run, tiny_config
 from processes import Launcher, command, process_environment, train_arguments, uninterrupted
-
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.workflows import resume
 
-LONG = {"total_timesteps": 9600, "checkpoint_interval": 4800, "eval_interval": 2400, "log_interval": 96}
+LONG = {"total_timesteps": 4800, "checkpoint_interval": 2400, "eval_interval": 2400, "log_interval": 96}
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,22 @@ def test_tensorboard_reads_the_scalars_back(tmp_path):
     assert "event" not in events.Tags()["scalars"]
 
 
+def test_tensorboard_leaves_out_what_a_resumed_run_repeats(tmp_path):
+    killed = TensorBoardSink(tmp_path)
+    for step in (5, 10, 15):
+        killed.write({"global_step": step, "loss_policy": float(step)})
+    killed.close()
+    resumed = TensorBoardSink(tmp_path, resumed_at=5)
+    resumed.write({"global_step": 10, "loss_policy": 0.5})
+    resumed.close()
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss_policy")] == [(5, 5.0), (10, 0.5)]
+
+
 def test_tensorboard_writes_nothing_before_the_first_row(tmp_path):
     TensorBoardSink(tmp_path / "tensorboard").close()
     assert not (tmp_path / "tensorboard").exists()

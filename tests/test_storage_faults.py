@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from harness import assert_same_run, only_run, tiny_config
 from processes import Launcher, process_environment, train_arguments, uninterrupted
-
 from rl_training.errors import StorageError
 from rl_training.experiment.checkpoints import CHECKPOINTS, list_checkpoints, verify_checkpoint
 from rl_training.experiment.runs import read_metadata
@@ -29,9 +29,7 @@ class Disk:
         path.mkdir()
 
     def mount(self, options: str) -> None:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.path], check=True, capture_output=True
-        )
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.path], check=True, capture_output=True)
 
     def remount(self, options: str) -> None:
         subprocess.run(["mount", "-o", f"remount,{options}", self.path], check=True, capture_output=True)

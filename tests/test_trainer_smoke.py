@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from harness import assert_same_run, json_rows, tiny_config, weights
+from harness import assert_same_run, final_state, json_rows, tiny_config, weights
 from rl_training.algorithms.ppo import PPO
 from rl_training.data.rollout import Rollout
 from rl_training.errors import ConfigError
@@ -22,7 +22,7 @@ from rl_training.runtime.policy import load_policy
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.workflows import evaluate, train
 
-# CONTRACT: the names that reports and people's scripts rely on.
+# The names that reports and people's scripts rely on.
 TRAIN_METRICS = {
     "global_step",
     "train_return_mean",
@@ -275,8 +275,12 @@ def test_a_seed_repeats_bit_for_bit_and_another_differs(tmp_path: Path, algo: st
     second = _train(tmp_path / "second", "CartPole-v1", **changes)
     assert_same_run(first.run_dir, second.run_dir)
     other = _train(tmp_path / "other", "CartPole-v1", seed=8, **changes)
-    different = [not tensor.equal(weights(other.run_dir)[name]) for name, tensor in weights(first.run_dir).items()]
-    assert any(different)
+    ours, theirs = final_state(first.run_dir), final_state(other.run_dir)
+    # Not only the environments differ: so does every generator, and with them the weights.
+    streams = [path for path in ours if "streams" in path]
+    assert streams
+    assert not any(ours[path].equal(theirs[path]) for path in streams)
+    assert not all(tensor.equal(weights(other.run_dir)[name]) for name, tensor in weights(first.run_dir).items())
 
 
 def test_a_run_leaves_the_process_as_it_was(tmp_path: Path) -> None:

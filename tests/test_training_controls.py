@@ -128,9 +128,7 @@ def test_a_fading_schedule_never_leaves_its_ends(
 
 
 @given(start=st.floats(0, 1e4), end=st.floats(0, 1e4), step=st.integers(0, 2000), warmup=st.integers(0, 3000))
-def test_num_simulations_is_an_integer_of_at_least_1(
-    start: float, end: float, step: int, warmup: int
-) -> None:
+def test_num_simulations_is_an_integer_of_at_least_1(start: float, end: float, step: int, warmup: int) -> None:
     scheduled = config(
         num_simulations=50,
         num_simulations_schedule={"type": "linear", "start": start, "end": end},
@@ -149,18 +147,14 @@ def test_num_simulations_rounds_halves_up() -> None:
 
 def test_warm_up_rises_linearly_from_zero_and_then_leaves_the_schedule_alone() -> None:
     warmed = config(learning_rate=1.0, learning_rate_schedule="linear", learning_rate_warmup_steps=100)
-    at = {
-        step: resolve_control(warmed, "learning_rate", step=step, default=9.0) for step in (0, 50, 100, 500)
-    }
+    at = {step: resolve_control(warmed, "learning_rate", step=step, default=9.0) for step in (0, 50, 100, 500)}
     assert at == {0: 0.0, 50: pytest.approx(0.95 * 0.5), 100: pytest.approx(0.9), 500: pytest.approx(0.5)}
 
 
 def test_the_default_stands_in_where_the_config_has_no_value() -> None:
     assert resolve_control(config(), "epsilon", step=5, default=0.1) == 0.1
     assert resolve_control(config(epsilon=None), "epsilon", step=5, default=0.1) == 0.1
-    assert resolve_control(
-        config(epsilon_schedule="linear"), "epsilon", step=500, default=0.2
-    ) == pytest.approx(0.1)
+    assert resolve_control(config(epsilon_schedule="linear"), "epsilon", step=500, default=0.2) == pytest.approx(0.1)
 
 
 def test_a_fixed_value_of_zero_is_a_value() -> None:

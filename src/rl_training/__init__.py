@@ -6,36 +6,33 @@ The names below are stable: they follow semantic versioning. They are loaded on 
 
 from typing import TYPE_CHECKING
 
-from rl_training._lazy import lazy_exports
+from rl_training._lazy import STABLE, lazy_exports
 from rl_training._version import __version__
 
 if TYPE_CHECKING:
+    from rl_training.errors import AxiomError
     from rl_training.experiment.config import TrainConfig
+    from rl_training.experiment.config_files import load_config
     from rl_training.experiment.default_manager import DefaultExperimentManager
+    from rl_training.runtime.callbacks import Callback, EarlyStopping, TrainingEvent
     from rl_training.runtime.policy import load_policy
     from rl_training.runtime.session import TrainResult
     from rl_training.runtime.workflows import evaluate, resume, train
 
 __all__ = [
+    "AxiomError",
+    "Callback",
     "DefaultExperimentManager",
+    "EarlyStopping",
     "TrainConfig",
     "TrainResult",
+    "TrainingEvent",
     "__version__",
     "evaluate",
+    "load_config",
     "load_policy",
     "resume",
     "train",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "DefaultExperimentManager": "rl_training.experiment.default_manager",
-        "TrainConfig": "rl_training.experiment.config",
-        "TrainResult": "rl_training.runtime.session",
-        "evaluate": "rl_training.runtime.workflows",
-        "load_policy": "rl_training.runtime.policy",
-        "resume": "rl_training.runtime.workflows",
-        "train": "rl_training.runtime.workflows",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__, STABLE)

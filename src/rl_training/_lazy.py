@@ -7,6 +7,22 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+STABLE = {
+    "AxiomError": "rl_training.errors",
+    "Callback": "rl_training.runtime.callbacks",
+    "DefaultExperimentManager": "rl_training.experiment.default_manager",
+    "EarlyStopping": "rl_training.runtime.callbacks",
+    "TrainConfig": "rl_training.experiment.config",
+    "TrainResult": "rl_training.runtime.session",
+    "TrainingEvent": "rl_training.runtime.callbacks",
+    "evaluate": "rl_training.runtime.workflows",
+    "load_config": "rl_training.experiment.config_files",
+    "load_policy": "rl_training.runtime.policy",
+    "resume": "rl_training.runtime.workflows",
+    "train": "rl_training.runtime.workflows",
+}
+"""What `rl_training` exports, and where it is defined."""
+
 
 def lazy_exports(module: str, sources: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a module; `sources` maps a name to the module that defines it."""

@@ -105,6 +105,8 @@ class PPOParams:
                 "algo_kwargs.normalize_advantage: a minibatch of one transition has no deviation to divide by; "
                 "raise minibatch_size or num_steps, or set normalize_advantage to false"
             )
+        if self.sde_sample_freq == 0:
+            found.append("algo_kwargs.sde_sample_freq: 0 steps have no meaning; use -1 for once per rollout")
         if self.use_sde and self.log_std == "state_dependent":
             found.append(
                 "algo_kwargs.use_sde: its noise already depends on the state; "

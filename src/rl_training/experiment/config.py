@@ -102,7 +102,7 @@ class TrainConfig:
     """When to end before `total_timesteps`: a `target` or `patience` for a metric; empty never does."""
 
     benchmark: dict[str, Any] = field(default_factory=dict)
-    """`seeds: [1, 2, 3]` makes the run a sweep with one run per seed."""
+    """Reserved for sweeps over `seeds: [1, 2, 3]`; this release trains one seed per run and says so."""
 
     tracking: dict[str, Any] = field(default_factory=dict)
     """Dashboards besides `metrics.jsonl`: TensorBoard and Weights & Biases."""

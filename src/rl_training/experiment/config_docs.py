@@ -136,7 +136,7 @@ it."""
 _BLOCKS = """\
 ## `tracking`, `benchmark` and `early_stopping`
 
-`metrics.jsonl` is always written; `tracking` adds dashboards. `benchmark.seeds` makes the run a sweep.
+`metrics.jsonl` is always written; `tracking` adds dashboards. `benchmark.seeds` is reserved for sweeps.
 `early_stopping` ends a run before its horizon."""
 
 _ALGORITHMS = """\

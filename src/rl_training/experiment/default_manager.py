@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_training.errors import AxiomError, ConfigError
-from rl_training.experiment.checkpoints import ResumePoint, newest_sound_checkpoint
+from rl_training.experiment.checkpoints import Checkpoint, ResumePoint, newest_sound_checkpoint
 from rl_training.experiment.config import TrainConfig, check_config, validate_config
 from rl_training.experiment.manager import Runner, Trainer
 from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.runs import dependency_versions
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.runner import FunctionRunner
 from rl_training.runtime.session import TrainResult
@@ -33,6 +34,17 @@ class AlgorithmTrainer:
         train = get_algorithm_spec(self.config.algo).load_train()
         result: TrainResult = train(self.config, callbacks=self.callbacks, checkpoint=self.resume_point)
         return result
+
+
+def _changed_versions(checkpoint: Checkpoint) -> list[str]:
+    """Say where another version than the run's own may round differently."""
+    saved, current = checkpoint.manifest.get("versions", {}), dependency_versions()
+    changed = [
+        f"{name} {saved[name]} -> {current[name]}"
+        for name in current
+        if saved.get(name, current[name]) != current[name]
+    ]
+    return [f"not bit for bit: versions changed since the checkpoint: {', '.join(changed)}"] if changed else []
 
 
 class DefaultExperimentManager:
@@ -58,6 +70,7 @@ class DefaultExperimentManager:
         """
         sound, damaged = newest_sound_checkpoint(Path(checkpoint))
         notices = [*damaged, f"going on from {sound.path}"] if damaged else []
+        notices += _changed_versions(sound)
         for notice in notices:
             logger.warning("%s", notice)
         raw = sound.config

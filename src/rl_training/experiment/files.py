@@ -51,7 +51,7 @@ def sync_directory(path: Path) -> None:
 
 def write_json_atomically(path: Path, data: Any) -> None:
     """Replace a JSON file at once: a reader sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")  # one name, so that a kill leaves at most one behind
     try:
         temporary.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         sync_file(temporary)

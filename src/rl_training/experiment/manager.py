@@ -33,11 +33,27 @@ class ExperimentManager(Protocol):
     def setup(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Trainer:
         """Return a trainer for the configuration's algorithm."""
 
-    def resume(self, checkpoint: Path, *, callbacks: Sequence[Callback] = ()) -> Trainer:
+    def resume(
+        self,
+        checkpoint: str | Path,
+        *,
+        callbacks: Sequence[Callback] = (),
+        total_timesteps: int | None = None,
+        eval_episodes: int | None = None,
+        fork: bool = False,
+    ) -> Trainer:
         """Return a trainer that goes on from a checkpoint alone."""
 
     def setup_runner(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Runner:
         """Return the runner the configuration asks for."""
 
-    def resume_runner(self, checkpoint: Path, *, callbacks: Sequence[Callback] = ()) -> Runner:
+    def resume_runner(
+        self,
+        checkpoint: str | Path,
+        *,
+        callbacks: Sequence[Callback] = (),
+        total_timesteps: int | None = None,
+        eval_episodes: int | None = None,
+        fork: bool = False,
+    ) -> Runner:
         """Return a runner that goes on from a checkpoint."""

@@ -12,6 +12,15 @@ from torch.optim.rmsprop import rmsprop
 RMSPROP_DECAY = 0.99
 
 
+def flatten_parameters(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Move parameters of one dtype and device into one buffer, of which they become views, and return it."""
+    owners = list(parameters)
+    values = torch.cat([owner.detach().flatten() for owner in owners])
+    for owner, part in zip(owners, values.split([owner.numel() for owner in owners]), strict=True):
+        owner.data = part.view_as(owner)
+    return values
+
+
 class FlatOptimizer:
     """Steps all parameters of a model as one tensor.
 
@@ -26,14 +35,10 @@ class FlatOptimizer:
         self.rule = rule
         self.eps = eps
         owners = list(parameters)
-        self.values = torch.cat([owner.detach().flatten() for owner in owners])
+        self.values = flatten_parameters(owners)
         self.gradient = torch.zeros_like(self.values)
-        start = 0
-        for owner in owners:
-            stop = start + owner.numel()
-            owner.data = self.values[start:stop].view_as(owner)
-            owner.grad = self.gradient[start:stop].view_as(owner)
-            start = stop
+        for owner, part in zip(owners, self.gradient.split([owner.numel() for owner in owners]), strict=True):
+            owner.grad = part.view_as(owner)
         moments = {"adam": ("exp_avg", "exp_avg_sq"), "rmsprop": ("square_avg",)}[rule]
         self.state = {name: torch.zeros_like(self.values) for name in moments}
         # The fused kernel keeps its count beside the parameters, the plain one on the host.

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_training.errors import NonFiniteError
 
 EPISODE_WINDOW = 100
-WALL_CLOCK_FIELDS = ("steps_per_second", "time_collect", "time_update", "time_eval", "wall_time")
+WALL_CLOCK_FIELDS = ("steps_per_second", "time_collect", "time_update", "time_eval")
 
 
 class RunningMeans:

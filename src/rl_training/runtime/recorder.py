@@ -19,8 +19,8 @@ from rl_training.runtime.sinks import JsonLines, MetricSink, Row, TensorBoardSin
 class RunRecorder:
     """The open files of one run directory."""
 
-    def __init__(self, run_dir: Path, config: TrainConfig) -> None:
-        """Take the run for this process and open its files."""
+    def __init__(self, run_dir: Path, config: TrainConfig, *, resumed_at: int = 0) -> None:
+        """Take the run for this process and open its files; `resumed_at` is the step it goes on from."""
         self.run_dir = run_dir
         self._lock = _lock(run_dir)
         self.metadata = read_metadata(run_dir)
@@ -29,7 +29,7 @@ class RunRecorder:
         self._sinks: list[MetricSink] = [self._metrics]
         tracking = tracking_params(config)
         if tracking.tensorboard:
-            self._sinks.append(TensorBoardSink(run_dir / "tensorboard"))
+            self._sinks.append(TensorBoardSink(run_dir / "tensorboard", resumed_at=resumed_at))
         if tracking.wandb is not None:
             self._sinks.append(WandbSink(tracking.wandb, run_dir, serialize_train_config(config)))
 

@@ -153,7 +153,7 @@ class TrainingSession:
             self.run_dir = run_dir
             return
         checkpoint = resumed.checkpoint
-        self._recorder = RunRecorder(checkpoint.run_dir, self.config)
+        self._recorder = RunRecorder(checkpoint.run_dir, self.config, resumed_at=self.step)
         self.run_dir = checkpoint.run_dir
         # Pointers before rows: rows beyond the checkpoint are cut at the next resume, missing ones never come back.
         self._checkpoint_path, best, removed = go_back_to(checkpoint, best=self._best_path())

@@ -62,19 +62,24 @@ class JsonLines:
 class TensorBoardSink:
     """Event files for TensorBoard; the library is imported at the first row."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, resumed_at: int = 0) -> None:
+        """Write to a directory; what it already holds from step `resumed_at` on, TensorBoard then leaves out."""
         self.directory = directory
+        self.resumed_at = resumed_at
         self._writer: Any = None
 
     def write(self, row: Row) -> None:
         """Write every number of a row as a scalar."""
-        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         with storage_errors("TensorBoard events", self.directory):
             if self._writer is None:
                 self._writer = EventFileWriter(str(self.directory))
+                if self.resumed_at:
+                    started = SessionLog(status=SessionLog.START)
+                    self._writer.add_event(Event(wall_time=_now(), step=self.resumed_at + 1, session_log=started))
             values = [
                 Summary.Value(tag=tag, simple_value=float(value))
                 for tag, value in row.items()

@@ -53,6 +53,12 @@ class TorchSetup:
             torch.backends.cudnn.benchmark = benchmark
         self._previous = None
 
+    def __enter__(self) -> None:
+        self.apply()
+
+    def __exit__(self, *error: object) -> None:
+        self.restore()
+
     def describe(self) -> dict[str, Any]:
         """Return what metadata records."""
         return {"torch_threads": self.threads}

@@ -18,6 +18,7 @@ from rl_training.runtime.evaluator import EpisodeResult, evaluate_policy, summar
 from rl_training.runtime.policy import policy_from_checkpoint
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.streams import derive_seeds
+from rl_training.runtime.torch_setup import TorchSetup
 from rl_training.runtime.video import record_episodes
 
 
@@ -80,8 +81,10 @@ def evaluate(
     if stochastic:
         generator = torch.Generator(policy.actor.device)
         generator.manual_seed(derive_seeds(base, "evaluation", "policy")[0])
-    episodes = evaluate_policy(policy, config, seeds, generator=generator)
-    videos = record_episodes(policy, config, seeds[:video_episodes], sound) if video_episodes else ()
+    threads = int(sound.manifest["torch_threads"])
+    with TorchSetup(threads=threads, deterministic=config.deterministic, device=policy.actor.device):
+        episodes = evaluate_policy(policy, config, seeds, generator=generator)
+        videos = record_episodes(policy, config, seeds[:video_episodes], sound) if video_episodes else ()
     return EvaluationResult(
         checkpoint_path=sound.path,
         run_dir=sound.run_dir,

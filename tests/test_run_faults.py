@@ -1,0 +1,163 @@
+"""NaN, failing and dying environments: the cause is named, what was good stays, the run can go on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from harness import (
+    last_checkpoint,
+    metric_rows,
+    only_run,
+    tiny_config,
+    weights,
+)
+from rl_training.algorithms.ppo import PPO
+from rl_training.errors import EnvironmentFailure, NonFiniteError
+from rl_training.experiment.checkpoints import verify_checkpoint
+from rl_training.experiment.runs import read_metadata
+from rl_training.runtime.policy import load_policy
+from rl_training.runtime.workflows import resume, train
+
+FAULTY = "run_samples:Run/Faulty-v0"
+
+
+def failing(tmp_path, expected, **changes):
+    """Train until it fails and return the message and the run directory."""
+    with pytest.raises(expected) as caught:
+        train(tiny_config(tmp_path, **changes))
+    run_dir = only_run(tmp_path)
+    metadata = read_metadata(run_dir)
+    assert metadata["status"] == "failed"
+    assert metadata["error"] == f"{expected.__name__}: {caught.value}"
+    assert metadata["finished_at_utc"] is not None
+    return str(caught.value), run_dir
+
+
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        ("reward", "environment 0 gave NaN or infinity as reward at step 8"),
+        ("infinite reward", "environment 0 gave NaN or infinity as reward at step 8"),
+        ("observation", "environment 0 gave NaN or infinity as observation at step 8"),
+    ],
+)
+def test_nan_from_an_environment_names_its_place_and_keeps_the_last_good_checkpoint(fault, place, tmp_path):
+    env_kwargs = {"training": {"fault": fault, "at": 40}}  # the 8th step of the third rollout
+    message, run_dir = failing(tmp_path, NonFiniteError, env_id=FAULTY, env_kwargs=env_kwargs)
+    assert place in message
+    assert "the last good checkpoint is kept" in message
+    newest = verify_checkpoint(last_checkpoint(run_dir))
+    assert newest.step == 64
+    assert all(tensor.isfinite().all() for tensor in weights(run_dir).values())
+    assert load_policy(run_dir).predict(np.zeros(2, np.float32)) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "at", "good"),
+    [("observation", 32, "step_0"), ("final observation", 40, "step_64"), ("final observation", 48, "step_64")],
+)
+def test_nan_in_an_observation_is_blamed_on_the_environment_wherever_it_falls(fault, at, good, tmp_path):
+    """Also in the last observation of a rollout and in the final one of a truncated episode."""
+    env_kwargs = {"training": {"fault": fault, "at": at}}
+    message, run_dir = failing(tmp_path, NonFiniteError, env_id=FAULTY, env_kwargs=env_kwargs)
+    assert f"environment 0 gave NaN or infinity as {fault} at step {(at - 1) % 16 + 1}" in message
+    assert last_checkpoint(run_dir).name == good
+
+
+def test_nan_in_an_evaluation_stops_the_run(tmp_path):
+    env_kwargs = {"evaluation": {"fault": "reward", "at": 2}}
+    message, run_dir = failing(tmp_path, NonFiniteError, env_id=FAULTY, env_kwargs=env_kwargs)
+    assert "evaluation" in message
+    assert "seed" in message
+    assert last_checkpoint(run_dir).name == "step_64"
+
+
+@pytest.mark.parametrize("name", ["loss_policy", "gradient_norm"])
+def test_nan_in_a_loss_or_gradient_names_it_and_the_step(name, tmp_path, monkeypatch):
+    update = PPO.update
+    calls = []
+
+    def poisoned(algorithm, rollout, controls, generator):
+        metrics = update(algorithm, rollout, controls, generator)
+        calls.append(1)
+        if len(calls) == 4:
+            metrics[name] = torch.tensor(math.nan)
+        return metrics
+
+    monkeypatch.setattr(PPO, "update", poisoned)
+    message, run_dir = failing(tmp_path, NonFiniteError)
+    assert message.startswith(f"{name} became NaN or infinite at step 128")
+    assert last_checkpoint(run_dir).name == "step_64"
+    assert [row["global_step"] for row in metric_rows(run_dir)] == [32, 64, 96]
+
+
+def test_a_diverging_run_stops_by_itself(tmp_path):
+    """Nothing is patched: a learning rate that overflows."""
+    message, run_dir = failing(
+        tmp_path,
+        NonFiniteError,
+        env_id="Pendulum-v1",
+        algo_kwargs={"learning_rate": 1e37, "max_grad_norm": None},
+    )
+    assert "learning_rate" in message
+    assert verify_checkpoint(last_checkpoint(run_dir)).step < 320
+
+
+def test_a_rollout_of_one_transition_has_finite_metrics(tmp_path):
+    config = tiny_config(
+        tmp_path, algo="a2c", num_envs=1, total_timesteps=20, algo_kwargs={"num_steps": 1, "hidden_sizes": [8]}
+    )
+    assert train(config).status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("backend", "fault", "cause"),
+    [
+        ("local_sync", "raise", "the floor gave way"),
+        ("local_async", "raise", "the floor gave way"),
+        ("local_async", "die", "was killed by SIGKILL"),
+    ],
+)
+def test_where_an_environment_fails_the_learner_is_saved_and_resumes(backend, fault, cause, tmp_path):
+    env_kwargs = {"training": {"fault": fault, "at": 40, "once": str(tmp_path / "happened")}, "num_workers": 1}
+    changes = {"env_id": FAULTY, "execution_backend": backend, "env_kwargs": env_kwargs, "checkpoint_interval": 300}
+    message, run_dir = failing(tmp_path / "runs", EnvironmentFailure, **changes)
+    assert "environment 0" in message
+    assert cause in message
+    newest = verify_checkpoint(last_checkpoint(run_dir))
+    assert newest.step == 64 + 2 * 7  # the whole steps before the fault are kept
+    assert newest.manifest["resume_mode"] == "episode-boundary"
+    assert any("its episodes start anew" in notice for notice in read_metadata(run_dir)["notices"])
+    result = resume(run_dir)
+    assert result.status == "completed"
+    assert result.metrics["global_step"] == 320
+    metadata = read_metadata(run_dir)
+    assert (metadata["status"], metadata["error"]) == ("completed", None)
+    assert [row["global_step"] for row in metric_rows(run_dir) if row["event"] == "train"] == list(range(32, 321, 32))
+
+
+def test_a_mistake_in_the_configuration_leaves_no_run_behind(tmp_path):
+    for changes in (
+        {"env_id": "CartPol-v1"},
+        {"env_kwargs": {"gravity": 1}},
+        {"algo_kwargs": {"use_sde": True}},
+        {"tracking": {"wandb": {}}},
+    ):
+        if "tracking" in changes and _installed("wandb"):
+            continue
+        with pytest.raises(Exception) as caught:
+            train(tiny_config(tmp_path, **changes))
+        assert getattr(caught.value, "exit_status", None) == 2
+        assert list(tmp_path.iterdir()) == []
+
+
+def _installed(name):
+    try:
+        __import__(name)
+    except ImportError:
+        return False
+    return True
