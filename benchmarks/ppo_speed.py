@@ -28,6 +28,7 @@ from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.workflows import evaluate, train
 
 EVAL_EPISODES = 20
+ROLLOUT = 8 * 32
 WARM_UP_STEPS = 2_000
 
 
@@ -36,42 +37,41 @@ class Measurement:
     """One training."""
 
     steps_per_second: float
+    """Over the whole training, files and checkpoints included."""
+    median_steps_per_second: float
+    """Of the median iteration (one rollout and its updates), which bursts of other load do not touch."""
     eval_return: float
 
 
 class Stopwatch(Callback):
-    """Times a run from its start, or from the end of its first update, to its end."""
+    """Notes when each iteration ends; the first one, which imports and compiles, is left out."""
 
-    def __init__(self, *, skip_first_update: bool) -> None:
-        self.skip_first_update = skip_first_update
-        self.started: tuple[float, int] | None = None
-        self.rate = 0.0
-
-    def on_train_start(self, event: TrainingEvent) -> None:
-        """Start at once unless the first update compiles."""
-        if not self.skip_first_update:
-            self.started = (time.perf_counter(), event.step)
+    def __init__(self) -> None:
+        self.times: list[float] = []
 
     def on_update_end(self, event: TrainingEvent) -> None:
-        """Start after the first update, and keep the rate up to the latest."""
-        now = time.perf_counter()
-        if self.started is None:
-            self.started = (now, event.step)
-        elif now > self.started[0]:
-            self.rate = (event.step - self.started[1]) / (now - self.started[0])
+        """Note the end of an iteration."""
+        self.times.append(time.perf_counter())
 
 
-def measure_ours(config: TrainConfig, *, compiled: bool) -> Measurement:
+def rates(times: list[float]) -> tuple[float, float]:
+    """Return steps per second over all iterations and of the median one."""
+    durations = np.diff(times)
+    return ROLLOUT * len(durations) / float(durations.sum()), ROLLOUT / float(np.median(durations))
+
+
+def measure_ours(config: TrainConfig) -> Measurement:
     """Train with this package as a user would: files, metrics and checkpoints included."""
-    stopwatch = Stopwatch(skip_first_update=compiled)
+    stopwatch = Stopwatch()
     result = train(config, callbacks=[stopwatch])
     score = evaluate(result.run_dir, num_episodes=EVAL_EPISODES).metrics["eval_return_mean"]
-    return Measurement(stopwatch.rate, score)
+    return Measurement(*rates(stopwatch.times), score)
 
 
 def measure_sb3(seed: int, total_timesteps: int) -> Measurement:
     """Train with stable-baselines3 and the RL Zoo's settings."""
     from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
@@ -90,13 +90,21 @@ def measure_sb3(seed: int, total_timesteps: int) -> Measurement:
         seed=seed,
         device="cpu",
     )
-    started = time.perf_counter()
-    model.learn(total_timesteps)
-    rate = model.num_timesteps / (time.perf_counter() - started)
+    times: list[float] = []
+
+    class RolloutClock(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            times.append(time.perf_counter())
+
+    model.learn(total_timesteps, callback=RolloutClock())
+    times.append(time.perf_counter())
     returns, _ = evaluate_policy(
         model, make_vec_env("CartPole-v1"), n_eval_episodes=EVAL_EPISODES, return_episode_rewards=True
     )
-    return Measurement(rate, float(np.mean(returns)))
+    return Measurement(*rates(times[1:]), float(np.mean(returns)))
 
 
 def run(rounds: int, total_timesteps: int, *, compiled: bool) -> dict[str, Any]:
@@ -115,15 +123,25 @@ def run(rounds: int, total_timesteps: int, *, compiled: bool) -> dict[str, Any]:
                     "algo_kwargs.compile": compiled,
                 },
             )
-            ours = measure_ours(config, compiled=compiled)
+            ours = measure_ours(config)
         peer = measure_sb3(seed, total_timesteps)
         ratio = ours.steps_per_second / peer.steps_per_second
+        median_ratio = ours.median_steps_per_second / peer.median_steps_per_second
         print(
             f"seed {seed}: ours {ours.steps_per_second:.0f} steps/s (eval {ours.eval_return:.1f}), "
-            f"stable-baselines3 {peer.steps_per_second:.0f} (eval {peer.eval_return:.1f}), ratio {ratio:.2f}",
+            f"stable-baselines3 {peer.steps_per_second:.0f} (eval {peer.eval_return:.1f}), "
+            f"ratio {ratio:.2f}, of median iterations {median_ratio:.2f}",
             flush=True,
         )
-        rows.append({"seed": seed, "ratio": ratio, "ours": vars(ours), "stable_baselines3": vars(peer)})
+        rows.append(
+            {
+                "seed": seed,
+                "ratio": ratio,
+                "median_ratio": median_ratio,
+                "ours": vars(ours),
+                "stable_baselines3": vars(peer),
+            }
+        )
     ratios = [row["ratio"] for row in rows]
     summary = {
         "benchmark": "ppo_speed",
@@ -133,6 +151,7 @@ def run(rounds: int, total_timesteps: int, *, compiled: bool) -> dict[str, Any]:
         "ratio_median": statistics.median(ratios),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
+        "median_iteration_ratio": statistics.median(row["median_ratio"] for row in rows),
         "rounds": rows,
         "versions": {name: version(name) for name in ("axiomrl", "stable_baselines3", "torch", "gymnasium")},
         "machine": {"processor": platform.machine(), "python": platform.python_version()},

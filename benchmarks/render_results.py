@@ -16,28 +16,43 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-PPO_PAGE = ROOT / "docs" / "algorithms" / "ppo.md"
+ALGORITHM_PAGES = ROOT / "docs" / "algorithms"
 PPO_ALGORITHMS = ("ppo", "a2c")
+# Which algorithms each page of `docs/algorithms/` shows.
+PAGES = {
+    "dqn": ("dqn", "double_dqn", "c51", "qr_dqn", "rainbow"),
+    "ppo": PPO_ALGORITHMS,
+    "sac": ("sac", "tqc", "discrete_sac"),
+    "td3": ("td3", "ddpg"),
+}
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 _SIDES = ("ours", "stable_baselines3")
 _VERSIONS_SHOWN = ("axiomrl", "torch", "gymnasium", "stable_baselines3", "mujoco", "ale-py", "Box2D")
 
 
 def render_ppo_results(results_dir: Path) -> str:
+    """Return the section of PPO's page."""
+    return render_results(results_dir, PPO_ALGORITHMS, speed_benchmark="ppo_speed")
+
+
+def render_results(results_dir: Path, algorithms: Sequence[str], *, speed_benchmark: str | None = None) -> str:
     """Return the section between the markers: learning results, then speed, then how to repeat them."""
     stored = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results_dir.glob("*.json"))]
     presets = [
-        entry
-        for entry in stored
-        if entry.get("runs") and entry.get("preset") and entry["config"]["algo"] in PPO_ALGORITHMS
+        entry for entry in stored if entry.get("runs") and entry.get("preset") and entry["config"]["algo"] in algorithms
     ]
-    speeds = [entry for entry in stored if entry.get("benchmark") == "ppo_speed"]
+    speeds = [entry for entry in stored if speed_benchmark and entry.get("benchmark") == speed_benchmark]
     blocks: list[list[str]] = []
     if presets:
         blocks += _learning(presets)
     if speeds:
         blocks += _speed(speeds)
     return "\n\n".join("\n".join(block) for block in blocks or [["No results are stored yet."]])
+
+
+def render_page(name: str, results_dir: Path) -> str:
+    """Return the section of one page of `PAGES`."""
+    return render_results(results_dir, PAGES[name], speed_benchmark="ppo_speed" if name == "ppo" else None)
 
 
 def write_page(page: Path, section: str) -> None:
@@ -144,4 +159,5 @@ def _versions(entries: Sequence[dict[str, Any]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    write_page(PPO_PAGE, render_ppo_results(RESULTS))
+    for name in PAGES:
+        write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))

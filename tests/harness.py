@@ -47,7 +47,13 @@ TASKS: dict[str, dict[str, Any]] = {
         "env_id": "ALE/Pong-v5",
         "total_timesteps": 96,
         "algo_kwargs": {"num_steps": 8},
-        "env_kwargs": {"atari": True, "frame_stack": 2, "episodic_life": True, "max_episode_steps": 60},
+        "env_kwargs": {
+            "atari": True,
+            "frame_stack": 2,
+            "episodic_life": True,
+            "max_episode_steps": 60,
+            "repeat_action_probability": 0.0,
+        },
     },
     "a2c": {"algo": "a2c", "algo_kwargs": {"num_steps": 8, "hidden_sizes": [8]}},
 }
@@ -115,9 +121,9 @@ def evaluation_rows(run_dir: Path) -> list[dict[str, Any]]:
 def final_state(run_dir: Path) -> dict[str, Any]:
     """Return the last checkpoint as {path in the tree: tensor or plain value}, without what the clock decides."""
     state = read_state(last_checkpoint(run_dir))
-    session = state["session"]
-    del session["times"], session["file_lengths"]
-    session["latest"] = _without_clock(session["latest"])
+    counters = state["session"]["counters"]
+    del counters["times"], state["session"]["file_lengths"]
+    counters["latest"] = _without_clock(counters["latest"])
     return dict(_leaves(state, ""))
 
 

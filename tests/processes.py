@@ -21,7 +21,7 @@ import yaml
 
 import rl_training
 from harness import assert_same_run
-from rl_training.experiment.checkpoints import CHECKPOINTS, list_checkpoints
+from rl_training.experiment.checkpoints import CHECKPOINTS, checkpoint_step, list_checkpoints
 from rl_training.experiment.config import TrainConfig, config_to_dict
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.workflows import train
@@ -125,6 +125,13 @@ def newest_run(output_dir: Path) -> Path | None:
     return max(runs, key=lambda path: path.stat().st_ctime_ns, default=None)
 
 
+def newest_step(output_dir: Path) -> int:
+    """Return the step of the newest checkpoint, 0 where there is none."""
+    run_dir = newest_run(output_dir)
+    paths = [] if run_dir is None else list_checkpoints(run_dir)
+    return (checkpoint_step(paths[0]) or 0) if paths else 0
+
+
 def is_saving(output_dir: Path) -> bool:
     """Whether a checkpoint is being written."""
     run_dir = newest_run(output_dir)
@@ -147,17 +154,21 @@ def kill_and_resume(
     kills: int,
     seed: int,
     only_while_saving: bool = False,
+    steps_at_last: int | None = None,
     after_kill: Callable[[Path], None] = lambda run_dir: None,
 ) -> KilledRun:
     """Train, kill the process up to `kills` times at seeded random moments, resume each time, and finish.
 
-    Half of the kills (or all) strike while a checkpoint is being written.
+    Half of the kills (or all) strike while a checkpoint is being written. `steps_at_last` ends the run that many
+    steps after the last kill instead of at its own horizon.
     """
     moments = random.Random(seed)
     output_dir = config.output_dir
     arguments = train_arguments(config, launcher.directory)
     done = while_saving = 0
     while True:
+        if done == kills and steps_at_last is not None:
+            arguments = [*arguments, "--total-timesteps", str(newest_step(output_dir) + steps_at_last)]
         child = launcher.start(arguments)
         if done == kills:
             break

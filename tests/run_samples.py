@@ -71,6 +71,8 @@ class Faulty(Script):
             return obs * np.nan, reward, terminated, truncated, info
         if self.fault == "final observation":
             return obs * np.nan, reward, False, True, info
+        if self.fault == "exit":
+            raise SystemExit(0)
         if self.fault == "raise":
             raise RuntimeError("the floor gave way")
         if self.fault == "hang":

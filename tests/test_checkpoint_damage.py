@@ -19,9 +19,11 @@ from harness import (
 from processes import uninterrupted
 from rl_training.errors import CheckpointError
 from rl_training.experiment.checkpoints import (
+    BEST,
     CHECKPOINTS,
     LATEST,
     list_checkpoints,
+    pointed,
     resolve_checkpoint,
     verify_checkpoint,
 )
@@ -145,6 +147,34 @@ def test_a_missing_latest_pointer_is_no_obstacle(run):
     assert resolve_checkpoint(run).name == "step_320"
     resume(run)
     assert last_checkpoint(run).name == "step_320"
+
+
+def test_a_copy_whose_pointers_became_directories_is_evaluated_and_resumed(straight, tmp_path):
+    """`scp -r`, `cp -L` and zip files follow symbolic links."""
+    run = Path(shutil.copytree(straight, tmp_path / "copy", symlinks=False))
+    assert not (run / CHECKPOINTS / BEST).is_symlink()
+    best = pointed(straight, BEST)
+    assert best is not None
+    assert evaluate(run / CHECKPOINTS / BEST, num_episodes=1).checkpoint_path == run / CHECKPOINTS / best.name
+    resume(run)
+    assert [os.readlink(run / CHECKPOINTS / name) for name in (LATEST, BEST)] == ["step_320", best.name]
+    assert_same_run(run, straight)
+
+
+@pytest.mark.parametrize("place", [".", "checkpoints", "checkpoints/step_320", "link"])
+def test_a_checkpoint_is_found_from_wherever_the_user_stands(place, run, tmp_path, monkeypatch):
+    """Inside the run, among its checkpoints, or beside a link of the user's own."""
+    (tmp_path / "link").symlink_to(run / CHECKPOINTS / "step_320")
+    standing, path = {
+        ".": (run, "."),
+        "checkpoints": (run / CHECKPOINTS, LATEST),
+        "checkpoints/step_320": (run / CHECKPOINTS, "step_320"),
+        "link": (tmp_path, "link"),
+    }[place]
+    monkeypatch.chdir(standing)
+    result = resume(path, fork=True, total_timesteps=352)
+    assert result.run_dir.parent.resolve() == run.parent
+    assert read_metadata(result.run_dir)["parent"]["run_dir"] == str(run)
 
 
 @pytest.mark.parametrize("place", ["nothing", "file", "empty", "run without checkpoints"])

@@ -306,8 +306,16 @@ def newest_is_sound(run_dir):
 
 def kill_while_saving(launcher, tmp_path, *, kills, seed):
     changes = {"checkpoint_interval": 1, "eval_interval": 512, "keep_checkpoints": 2}
-    config = tiny_config(tmp_path / "killed", total_timesteps=32 * 25 * kills, **changes)
-    return kill_and_resume(launcher, config, kills=kills, seed=seed, only_while_saving=True, after_kill=newest_is_sound)
+    config = tiny_config(tmp_path / "killed", total_timesteps=10_000_000, **changes)
+    return kill_and_resume(
+        launcher,
+        config,
+        kills=kills,
+        seed=seed,
+        only_while_saving=True,
+        steps_at_last=320,
+        after_kill=newest_is_sound,
+    )
 
 
 def test_a_process_killed_while_saving_always_resumes(tmp_path):

@@ -19,6 +19,7 @@ from harness import assert_same_run, only_run
 from rl_training import zoo_cli
 from rl_training.cli import main
 from rl_training.experiment.config_files import preset_names
+from rl_training.experiment.registry import list_algorithm_specs
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.callbacks import TrainingEvent
 from rl_training.runtime.metrics import WALL_CLOCK_FIELDS
@@ -230,7 +231,8 @@ def test_fork_starts_a_new_run_that_knows_its_parent(axiomrl: Command, own_run: 
 
 def test_algos_lists_names_tiers_and_summaries(axiomrl: Command) -> None:
     lines = axiomrl("algos").out.splitlines()
-    assert [line.split()[:2] for line in lines] == [["a2c", "stable"], ["ppo", "stable"]]
+    assert [line.split()[:2] for line in lines] == [[spec.name, spec.tier] for spec in list_algorithm_specs()]
+    assert ["ppo", "stable"] in [line.split()[:2] for line in lines]
 
 
 def test_algos_shows_one_algorithms_parameters(axiomrl: Command) -> None:
@@ -386,6 +388,14 @@ def test_failed_run_exits_with_1_and_keeps_what_was_learned(
     assert answer.status == 1
     assert json.loads(answer.out)["exit_status"] == 1
     assert "RuntimeError: a wheel came off" in answer.err
+    assert read_metadata(only_run(tmp_path / "runs"))["status"] == "failed"
+
+
+def test_an_environment_that_calls_sys_exit_does_not_pass_for_success(axiomrl: Command, tmp_path: Path) -> None:
+    fault = ["--set", "env_id=run_samples:Run/Faulty-v0", "--set", "env_kwargs.training={fault: exit, at: 40}"]
+    answer = axiomrl("train", *CARTPOLE, *fault)
+    assert answer.status == 1
+    assert "the run was ended by a call of sys.exit(0) inside it" in answer.err
     assert read_metadata(only_run(tmp_path / "runs"))["status"] == "failed"
 
 

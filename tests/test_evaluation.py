@@ -15,6 +15,7 @@ from harness import (
 )
 from processes import uninterrupted
 from rl_training.envs.slot import EnvSlot
+from rl_training.errors import AxiomError
 from rl_training.runtime.evaluator import evaluate_policy
 from rl_training.runtime.policy import load_policy
 from rl_training.runtime.streams import derive_seeds
@@ -123,11 +124,29 @@ def test_every_seed_gets_one_complete_episode_in_order(tmp_path):
     assert alone == together[::8]
 
 
-def test_an_endless_episode_is_capped_and_marked(tmp_path):
+def test_an_endless_episode_is_capped_marked_and_said_aloud(tmp_path, caplog):
     config = tiny_config(tmp_path, total_timesteps=64)
     policy = load_policy(uninterrupted(config))
     (episode,) = evaluate_policy(policy, config, [1], step_cap=5)
     assert (episode.length, episode.capped) == (5, True)
+    assert "1 of 1 evaluation episodes did not end and were cut off after 5 steps" in caplog.text
+
+
+@pytest.mark.parametrize("observation", ["text", {"a": 1}, [0.0, 0.0], None])
+def test_a_policy_refuses_an_observation_it_cannot_read(observation, tmp_path):
+    policy = load_policy(uninterrupted(tiny_config(tmp_path, total_timesteps=64)))
+    with pytest.raises(AxiomError, match="the observation"):
+        policy.predict(observation)
+
+
+def test_a_policy_takes_one_mask_for_one_observation_and_refuses_any_other_number(tmp_path):
+    policy = load_policy(uninterrupted(tiny_config(tmp_path, total_timesteps=64)))
+    one, batch = np.zeros(4, np.float32), np.zeros((3, 4), np.float32)
+    assert [policy.predict(one, action_mask=mask) for mask in ([1, 0], [0, 1])] == [0, 1]
+    assert policy.predict(batch, action_mask=[[1, 0], [0, 1], [1, 0]]).tolist() == [0, 1, 0]
+    for observation, mask in ((one, [1, 0, 1]), (batch, [1, 0]), (batch, [[1, 0]])):
+        with pytest.raises(AxiomError, match="the action mask has shape"):
+            policy.predict(observation, action_mask=mask)
 
 
 def test_rewards_of_numpy_types_are_summed_in_full_precision(tmp_path):

@@ -54,7 +54,7 @@ def test_a_stop_inside_a_rollout_saves_the_rollout_in_progress(tmp_path):
     assert result.checkpoint_path is not None
     assert result.checkpoint_path.name == "step_10"  # 5 steps of 2 environments
     state = read_state(result.checkpoint_path)
-    assert state["session"]["step"] == 0
+    assert state["session"]["counters"]["step"] == 0
     assert state["collector"]["rollout"]["position"] == 5
     assert metric_rows(result.run_dir) == []
 

@@ -12,6 +12,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
+from rl_training.data.observations import to_tensor
 from rl_training.errors import ConfigError
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.encoders import make_encoder
@@ -191,6 +192,21 @@ def test_numbers_are_flattened_into_single_precision(dtype: Any) -> None:
     assert encoder.width == 6
     assert features.dtype == torch.float32
     assert features.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+
+
+def test_observations_reach_the_device_in_single_precision() -> None:
+    """MuJoCo observes in double precision, which not every device has."""
+    given = {"position": np.array([[0.1]]), "lamp": np.array([[1]], np.int8)}
+    moved = to_tensor(given, torch.device("cpu"))
+    assert isinstance(moved, dict)
+    assert {key: tensor.dtype for key, tensor in moved.items()} == {"position": torch.float32, "lamp": torch.int8}
+    assert moved["position"].item() == np.float32(0.1)
+
+
+def test_a_single_number_is_a_vector_of_one() -> None:
+    encoder = _encoder(spaces.Box(-9, 9, (), np.float32))
+    assert encoder.width == 1
+    assert encoder(torch.tensor([4.0, -2.0])).tolist() == [[4.0], [-2.0]]
 
 
 def test_a_discrete_observation_becomes_one_hot_from_its_start() -> None:

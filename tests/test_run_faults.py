@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from harness import (
+    assert_same_run,
     last_checkpoint,
     metric_rows,
     only_run,
@@ -19,7 +21,9 @@ from rl_training.algorithms.ppo import PPO
 from rl_training.errors import EnvironmentFailure, NonFiniteError
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.runs import read_metadata
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.policy import load_policy
+from rl_training.runtime.session import TrainingSession
 from rl_training.runtime.workflows import resume, train
 
 FAULTY = "run_samples:Run/Faulty-v0"
@@ -138,6 +142,49 @@ def test_where_an_environment_fails_the_learner_is_saved_and_resumes(backend, fa
     metadata = read_metadata(run_dir)
     assert (metadata["status"], metadata["error"]) == ("completed", None)
     assert [row["global_step"] for row in metric_rows(run_dir) if row["event"] == "train"] == list(range(32, 321, 32))
+
+
+@pytest.mark.parametrize("hook", ["on_update_end", "on_exception", "on_train_end"])
+def test_a_callback_that_raises_hides_neither_the_end_of_the_run_nor_other_callbacks(hook, tmp_path):
+    class Broken(Callback):
+        pass
+
+    class Watcher(Callback):
+        heard: ClassVar[list[str]] = []
+
+        def on_train_end(self, event):
+            self.heard.append(event.status)
+
+    def fail(self, event):
+        raise LookupError(f"{hook} is broken")
+
+    setattr(Broken, hook, fail)
+    changes = {}
+    if hook == "on_exception":  # needs an exception to be called for
+        changes = {"env_id": FAULTY, "env_kwargs": {"training": {"fault": "raise", "at": 40}}}
+    with pytest.raises(LookupError, match="is broken"):
+        train(tiny_config(tmp_path, **changes), callbacks=[Broken(), Watcher()])
+    metadata = read_metadata(only_run(tmp_path))
+    cause = "the floor gave way" if hook == "on_exception" else f"{hook} is broken"
+    assert metadata["status"] == "failed"
+    assert cause in metadata["error"]
+    assert Watcher.heard[-1] == "failed"
+
+
+def test_a_run_killed_between_its_last_checkpoint_and_its_last_row_ends_like_any_other(tmp_path, monkeypatch):
+    """The last row holds the controls, although nothing is learned after the resume."""
+    changes = {"log_interval": 1000, "eval_interval": None}
+    straight = train(tiny_config(tmp_path / "straight", **changes)).run_dir
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingSession, "result", lambda session: (_ for _ in ()).throw(LookupError("killed")))
+        with pytest.raises(LookupError):
+            train(tiny_config(tmp_path / "killed", **changes))
+    killed = only_run(tmp_path / "killed")
+    assert last_checkpoint(killed).name == "step_320"
+    assert metric_rows(killed) == []
+    resume(killed)
+    assert "learning_rate" in metric_rows(killed)[0]
+    assert_same_run(killed, straight)
 
 
 def test_a_mistake_in_the_configuration_leaves_no_run_behind(tmp_path):

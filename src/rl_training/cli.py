@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shlex
 import signal
 import sys
 from dataclasses import dataclass
@@ -311,7 +312,9 @@ def _print_result(result: TrainResult, output: Output) -> int:
     if result.signal is None:
         return 0
     name = signal.Signals(result.signal).name
-    logger.warning("interrupted by %s; `axiomrl resume --checkpoint %s` goes on", name, result.run_dir)
+    logger.warning(
+        "interrupted by %s; `axiomrl resume --checkpoint %s` goes on", name, shlex.quote(str(result.run_dir))
+    )
     return 128 + result.signal
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from rl_training.errors import AxiomError, ConfigError, StorageError, nearest
+from rl_training.errors import AxiomError, ConfigError, RunFailure, StorageError, nearest
 
 INTERRUPTED = 130
 
@@ -81,6 +81,8 @@ def add_command(app: typer.Typer, function: Callable[..., int], *, name: str) ->
         with _logging_to_stderr(quiet=output.quiet):
             try:
                 return function(**values)
+            except SystemExit as error:  # an environment's or a callback's, which must not pass for success
+                return output.report(RunFailure(f"the run was ended by a call of sys.exit({error.code!r}) inside it"))
             except (KeyboardInterrupt, Exception) as error:
                 return output.report(error)
 

@@ -161,6 +161,14 @@ class WrongShape(Diary):
         return np.zeros(1), {}
 
 
+class NotADict(WrongShape):
+    """Observes an array where its space says a Dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gym.spaces.Dict({"speed": gym.spaces.Box(-1, 1, (1,))})
+
+
 class Tupled(Diary):
     """An observation space that no encoder takes."""
 
@@ -195,6 +203,7 @@ for environment in (
     MaskedByMethod,
     Trouble,
     WrongShape,
+    NotADict,
     Tupled,
     Nested,
     TupledAction,

@@ -180,6 +180,12 @@ def test_observation_that_does_not_fit_its_space_is_refused_at_the_first_reset()
         slot.reset(0)
 
 
+def test_observation_that_is_no_dict_is_refused_where_the_space_says_one() -> None:
+    slot = make_slots("env_samples:Sample/NotADict-v0", {}, mode="training", count=1)[0]
+    with pytest.raises(EnvironmentFailure, match=r"gave a ndarray as observation; .* a Dict with the keys speed"):
+        slot.reset(0)
+
+
 def test_evaluation_keys_override_the_shared_ones() -> None:
     env_kwargs = {"max_episode_steps": 5, "evaluation": {"max_episode_steps": 7}}
     lengths = []

@@ -15,6 +15,7 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
 from torch import Tensor
+from torch.nn import functional
 
 from rl_training.data.observations import Observation, index_observation
 from rl_training.data.rollout import Rollout
@@ -195,7 +196,7 @@ def ppo_loss(
     ent_coef: float | Tensor,
     params: PPOParams,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss of a minibatch and its parts, all scalars."""
+    """Return the loss of a minibatch, and its parts: scalars and the log of the probability ratios [B]."""
     distribution, value = model(batch.observation, batch.action_mask)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = log_ratio.exp()
@@ -205,27 +206,34 @@ def ppo_loss(
     clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
     policy_loss = -torch.minimum(advantage * ratio, advantage * clipped_ratio).mean()
 
-    value_error = (value - batch.target_value).square()
     if params.clip_value_loss:
         clipped_value = batch.value + (value - batch.value).clamp(-clip_coef, clip_coef)
-        value_error = torch.maximum(value_error, (clipped_value - batch.target_value).square())
-    value_loss = value_error.mean()
+        errors = (value - batch.target_value).square(), (clipped_value - batch.target_value).square()
+        value_loss = torch.maximum(*errors).mean()
+    else:
+        value_loss = functional.mse_loss(value, batch.target_value)
 
-    entropy = distribution.entropy().mean()
-    loss = policy_loss + params.vf_coef * value_loss - ent_coef * entropy
-    with torch.no_grad():
-        # The low-variance estimator k3 of http://joschu.net/blog/kl-approx.html
-        approx_kl = (ratio - 1 - log_ratio).mean()
-        clip_fraction = ((ratio - 1).abs() > clip_coef).to(ratio.dtype).mean()
+    loss = policy_loss + params.vf_coef * value_loss
+    without_bonus = not isinstance(ent_coef, Tensor) and ent_coef == 0
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not without_bonus):
+        entropy = distribution.entropy().mean()  # still a metric where it is no bonus
+    if not without_bonus:
+        loss = loss - ent_coef * entropy
     parts = {
         "loss_policy": policy_loss.detach(),
         "loss_value": value_loss.detach(),
         "loss_total": loss.detach(),
         "entropy": entropy.detach(),
-        "approx_kl": approx_kl,
-        "clip_fraction": clip_fraction,
+        "log_ratio": log_ratio.detach(),
     }
     return loss, parts
+
+
+def policy_change(log_ratio: Tensor, clip_coef: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Return the approximate KL divergence of the new policy from the old, and the share of clipped ratios."""
+    ratio = log_ratio.exp()
+    approx_kl = (ratio - 1 - log_ratio).mean()  # the low-variance estimator k3 of http://joschu.net/blog/kl-approx.html
+    return approx_kl, ((ratio - 1).abs() > clip_coef).to(ratio.dtype).mean()
 
 
 class PPO:
@@ -305,16 +313,19 @@ class PPO:
             for minibatch in self._minibatches(batch, generator):
                 loss, parts = self._loss(self.model, minibatch, clip_coef, ent_coef, self.params)
                 history.append(parts)
-                if self.params.target_kl is not None and parts["approx_kl"] > 1.5 * self.params.target_kl:
-                    stopped = True
-                    break
+                if self.params.target_kl is not None:
+                    approx_kl, _ = policy_change(parts["log_ratio"], clip_coef)
+                    if approx_kl > 1.5 * self.params.target_kl:
+                        stopped = True
+                        break
                 parts["gradient_norm"] = self.optimizer.step(
                     loss, learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
                 )
             if stopped:
                 break
-        metrics = {name: torch.stack([parts[name] for parts in history if name in parts]) for name in history[0]}
-        means = {name: values.mean() for name, values in metrics.items()}
+        log_ratio = torch.cat([parts.pop("log_ratio") for parts in history])  # of all gradient steps at once
+        means = {name: torch.stack([parts[name] for parts in history if name in parts]).mean() for name in history[0]}
+        means["approx_kl"], means["clip_fraction"] = policy_change(log_ratio, clip_coef)
         means["explained_variance"] = explained_variance(batch.value, batch.target_value)
         return means
 

@@ -28,8 +28,12 @@ def index_observation(observation: Observation, indices: Tensor) -> Observation:
 
 
 def to_tensor(observation: NumpyObservation, device: torch.device) -> Observation:
-    """Move a batch of observations to the device."""
-    return map_observation(lambda array: torch.as_tensor(array, device=device), observation)
+    """Move a batch of observations to the device; double precision, which some devices lack, becomes single."""
+    return map_observation(lambda array: torch.as_tensor(_single_precision(array), device=device), observation)
+
+
+def _single_precision(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def allocate(space: Space[Any], leading: tuple[int, ...]) -> NumpyObservation:

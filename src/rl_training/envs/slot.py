@@ -159,6 +159,11 @@ class EnvSlot:
         """Refuse an observation that numpy would silently broadcast into a batch."""
         space = self.observation_space
         if isinstance(space, gym.spaces.Dict):
+            if not isinstance(obs, dict):
+                raise EnvironmentFailure(
+                    f"{self._name()} gave a {type(obs).__name__} as observation; its observation space is a Dict "
+                    f"with the keys {', '.join(space.spaces)}: repair one of the two"
+                )
             parts = [(f" `{key}`", part, obs.get(key)) for key, part in space.spaces.items()]
         else:
             parts = [("", space, obs)]

@@ -26,7 +26,7 @@ def find_family(env: Any) -> Family | None:
     if module.startswith("gymnasium.envs.mujoco."):
         return _MUJOCO
     if (module, name) == ("ale_py.env", "AtariEnv"):
-        return _ATARI
+        return None if _has_sticky_actions(env) else _ATARI
     return None
 
 
@@ -71,6 +71,11 @@ def _has_random_map(env: Any) -> bool:
     """FrozenLake without a map draws one when it is made, from a generator nobody can seed."""
     kwargs = env.spec.kwargs if env.spec is not None else {}
     return kwargs.get("desc") is None and kwargs.get("map_name", "4x4") is None
+
+
+def _has_sticky_actions(env: Any) -> bool:
+    """The emulator's state leaves out the action last applied, which sticky actions may repeat."""
+    return bool(env.ale.getFloat("repeat_action_probability") > 0)
 
 
 # Positions that MuJoCo computes inside a step, one sub-step behind the state: some environments read them

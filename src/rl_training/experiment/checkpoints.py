@@ -6,7 +6,6 @@ name, forced to the disk, and renamed; only then do the pointers `latest` and `b
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import CheckpointError
-from rl_training.experiment.files import storage_errors, sync_directory, sync_file
+from rl_training.experiment.files import sha256_of, storage_errors, sync_directory, sync_file
 from rl_training.experiment.runs import METADATA
+from rl_training.experiment.segments import check_segment, remove_unused
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -61,6 +61,11 @@ class ResumePoint:
     notices: tuple[str, ...] = ()
     """What the user was told about choosing it."""
 
+    def lineage(self) -> dict[str, Any]:
+        """Return what a forked run says about its parent."""
+        checkpoint = self.checkpoint
+        return {"run_dir": str(checkpoint.run_dir), "checkpoint": checkpoint.path.name, "step": checkpoint.step}
+
 
 def checkpoint_step(path: Path) -> int | None:
     """Return the step in a checkpoint directory's name, or None for any other name."""
@@ -97,7 +102,7 @@ def write_checkpoint(
             files = {}
             for path in sorted(temporary.iterdir()):
                 sync_file(path)
-                files[path.name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+                files[path.name] = {"size": path.stat().st_size, "sha256": sha256_of(path)}
             content = {"format_version": FORMAT_VERSION, "step": step, **manifest, "files": files}
             (temporary / MANIFEST).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
             sync_file(temporary / MANIFEST)
@@ -121,6 +126,7 @@ def point(run_dir: Path, name: str, checkpoint: Path) -> None:
     with storage_errors(f"the pointer `{name}`", directory):
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(checkpoint.name)
+        _remove_copied_pointer(directory / name)
         os.replace(temporary, directory / name)
         sync_directory(directory)
 
@@ -133,6 +139,19 @@ def prune_checkpoints(run_dir: Path, keep: int | None) -> None:
     for path in list_checkpoints(run_dir)[keep:]:
         if path not in protected:
             shutil.rmtree(path, ignore_errors=True)
+    _remove_unused_segments(run_dir)
+
+
+def _remove_unused_segments(run_dir: Path) -> None:
+    """Delete the segments that no checkpoint lists; a checkpoint that cannot be read protects all of them."""
+    used: set[str] = set()
+    for path in list_checkpoints(run_dir):
+        try:
+            manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+            used |= {str(entry["name"]) for entry in manifest.get("segments", ())}
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+    remove_unused(run_dir, used)
 
 
 def go_back_to(checkpoint: Checkpoint, *, best: Path | None) -> tuple[Path, Path | None, list[Path]]:
@@ -149,8 +168,10 @@ def go_back_to(checkpoint: Checkpoint, *, best: Path | None) -> tuple[Path, Path
     newer = [other for other in list_checkpoints(run_dir) if (checkpoint_step(other) or 0) > checkpoint.step]
     for other in newer:
         shutil.rmtree(other, ignore_errors=True)
+    _remove_unused_segments(run_dir)
     point(run_dir, LATEST, path)
     if best is None or not best.is_dir():
+        _remove_copied_pointer(run_dir / CHECKPOINTS / BEST)
         (run_dir / CHECKPOINTS / BEST).unlink(missing_ok=True)
         return path, None, newer
     point(run_dir, BEST, best)
@@ -163,12 +184,30 @@ def pointed(run_dir: Path, name: str) -> Path | None:
     try:
         target = pointer.parent / os.readlink(pointer)
     except OSError:
-        return None
+        target = _original_of(pointer)
     return target if checkpoint_step(target) is not None and target.is_dir() else None
 
 
-def verify_checkpoint(path: Path) -> Checkpoint:
-    """Return the checkpoint in a directory after checking every file, or say what is damaged."""
+def _original_of(pointer: Path) -> Path:
+    """Return the checkpoint of which a pointer became a copy, as `scp -r` and `cp -L` make of a symbolic link."""
+    try:
+        step = json.loads((pointer / MANIFEST).read_text(encoding="utf-8"))["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return pointer
+    return pointer.with_name(f"step_{step}")
+
+
+def _remove_copied_pointer(pointer: Path) -> None:
+    """Make room for a symbolic link where a copy of a checkpoint stands."""
+    if pointer.is_dir() and not pointer.is_symlink():
+        shutil.rmtree(pointer)
+
+
+def verify_checkpoint(path: Path, *, to_resume: bool = False) -> Checkpoint:
+    """Return the checkpoint in a directory after checking every file, or say what is damaged.
+
+    The segments of a replay are needed, and checked, only `to_resume`.
+    """
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version, files = manifest["format_version"], manifest["files"]
@@ -193,8 +232,13 @@ def verify_checkpoint(path: Path) -> Checkpoint:
             raise CheckpointError(
                 f"checkpoint {path} is damaged: {name} has {file.stat().st_size} bytes instead of {size}"
             )
-        if _sha256(file) != sha256:
+        if sha256_of(file) != sha256:
             raise CheckpointError(f"checkpoint {path} is damaged: the content of {name} does not match its hash")
+    for entry in manifest.get("segments", ()) if to_resume else ():
+        try:
+            check_segment(path.parent.parent, entry)
+        except (KeyError, TypeError, CheckpointError) as error:
+            raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
     return Checkpoint(path, manifest)
 
 
@@ -207,11 +251,14 @@ def resolve_checkpoint(path: Path) -> Path:
             f"{path} is a file: a checkpoint is a directory with a {MANIFEST}; "
             f"give a run directory or a directory in its `{CHECKPOINTS}`"
         )
+    path = Path(os.path.abspath(path))  # `.` and `step_5` have no parent that names the run
     if path.name in (LATEST, BEST) and path.parent.name == CHECKPOINTS:
         target = pointed(path.parent.parent, path.name)
         if target is None:
             raise CheckpointError(f"{path} leads nowhere: give a directory in {path.parent}")
         return target
+    if path.is_symlink():  # a link of the user's own
+        path = path.resolve()
     if (path / CHECKPOINTS).is_dir() or (path / METADATA).is_file():
         target = pointed(path, LATEST) or next(iter(list_checkpoints(path)), None)
         if target is None:
@@ -236,7 +283,7 @@ def newest_sound_checkpoint(path: Path) -> tuple[Checkpoint, list[str]]:
     damaged: list[str] = []
     for candidate in candidates:
         try:
-            return verify_checkpoint(candidate), damaged
+            return verify_checkpoint(candidate, to_resume=True), damaged
         except CheckpointError as error:
             damaged.append(str(error))
     raise CheckpointError("\n".join([*damaged, "no sound checkpoint is left; start the run anew with its config.yaml"]))
@@ -249,11 +296,3 @@ def _remove_unfinished(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

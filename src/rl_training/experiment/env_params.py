@@ -138,8 +138,7 @@ def _check_keys(block: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, Any]
     problems: list[Problem] = []
     for key, value in block.items():
         if key == "make_kwargs":
-            text = "unknown key; write arguments of gymnasium.make directly under env_kwargs"
-            problems.append(Problem((*path, key), text))
+            problems.append(Problem((*path, key), _MAKE_KWARGS_REPAIR))
         elif key in WRAPPER_KEYS:
             checked[key], found = check_value(hints[key], value, (*path, key))
             problems += found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +34,30 @@ def storage_errors(what: str, path: Path) -> Iterator[None]:
     except OSError as error:
         repair = _REPAIRS.get(error.errno or 0, error.strerror or str(error))
         raise StorageError(f"cannot write {what} in {path}: {repair}") from error
+
+
+@contextmanager
+def safetensors_errors() -> Iterator[None]:
+    """Turn what safetensors makes of an operating-system error, as "... (os error 28)", back into an `OSError`."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        code = int(number.group(1))
+        raise OSError(code, os.strerror(code)) from error
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def sync_file(path: Path) -> None:

@@ -53,32 +53,89 @@ class AlgorithmSpec:
         return _load(self.algorithm)
 
 
-_EVERY_OBSERVATION = ("vector", "image", "dict")
+def _line(
+    name: str, module: str, trainer: str, params: str, algorithm: str, actions: tuple[str, ...], summary: str
+) -> AlgorithmSpec:
+    """Return a stable algorithm that takes every observation."""
+    return AlgorithmSpec(
+        name=name,
+        train=f"rl_training.runtime.{trainer}_trainer:train_{trainer}",
+        params=f"rl_training.algorithms.{module}:{params}",
+        algorithm=f"rl_training.algorithms.{module}:{algorithm}",
+        observation_spaces=("vector", "image", "dict"),
+        action_spaces=actions,
+        tier="stable",
+        summary=summary,
+    )
+
+
 _EVERY_ACTION = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
+_DISCRETE = ("Discrete",)
+_BOX = ("Box",)
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
     for spec in (
-        AlgorithmSpec(
-            name="a2c",
-            train="rl_training.runtime.ppo_trainer:train_ppo",
-            params="rl_training.algorithms.ppo:A2CParams",
-            algorithm="rl_training.algorithms.ppo:PPO",
-            observation_spaces=_EVERY_OBSERVATION,
-            action_spaces=_EVERY_ACTION,
-            tier="stable",
-            summary="Advantage actor-critic: one plain policy-gradient step per short rollout.",
+        _line(
+            "a2c",
+            "ppo",
+            "ppo",
+            "A2CParams",
+            "PPO",
+            _EVERY_ACTION,
+            "Advantage actor-critic: one plain policy-gradient step per short rollout.",
         ),
-        AlgorithmSpec(
-            name="ppo",
-            train="rl_training.runtime.ppo_trainer:train_ppo",
-            params="rl_training.algorithms.ppo:PPOParams",
-            algorithm="rl_training.algorithms.ppo:PPO",
-            observation_spaces=_EVERY_OBSERVATION,
-            action_spaces=_EVERY_ACTION,
-            tier="stable",
-            summary="Proximal policy optimisation: several clipped epochs per rollout.",
+        _line("c51", "dqn", "dqn", "C51Params", "DQN", _DISCRETE, "DQN with a categorical distribution of returns."),
+        _line(
+            "ddpg",
+            "td3",
+            "td3",
+            "DDPGParams",
+            "TD3",
+            _BOX,
+            "Deep deterministic policy gradient: TD3 with one critic, no delay, no smoothing.",
         ),
+        _line(
+            "discrete_sac",
+            "discrete_sac",
+            "sac",
+            "DiscreteSACParams",
+            "DiscreteSAC",
+            _DISCRETE,
+            "Soft actor-critic for discrete actions.",
+        ),
+        _line(
+            "double_dqn",
+            "dqn",
+            "dqn",
+            "DoubleDQNParams",
+            "DQN",
+            _DISCRETE,
+            "DQN whose online network chooses the successor's action.",
+        ),
+        _line("dqn", "dqn", "dqn", "DQNParams", "DQN", _DISCRETE, "Deep Q-learning, with its extensions as options."),
+        _line(
+            "ppo",
+            "ppo",
+            "ppo",
+            "PPOParams",
+            "PPO",
+            _EVERY_ACTION,
+            "Proximal policy optimisation: several clipped epochs per rollout.",
+        ),
+        _line("qr_dqn", "dqn", "dqn", "QRDQNParams", "DQN", _DISCRETE, "DQN with quantiles of the return."),
+        _line("rainbow", "dqn", "dqn", "RainbowParams", "DQN", _DISCRETE, "DQN with all six extensions together."),
+        _line(
+            "sac",
+            "sac",
+            "sac",
+            "SACParams",
+            "SAC",
+            _BOX,
+            "Soft actor-critic: maximum entropy with a learned temperature.",
+        ),
+        _line("td3", "td3", "td3", "TD3Params", "TD3", _BOX, "Twin delayed deep deterministic policy gradient."),
+        _line("tqc", "sac", "sac", "TQCParams", "SAC", _BOX, "Soft actor-critic with truncated quantile critics."),
     )
 }
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl_training.errors import CheckpointError
+from rl_training.experiment.files import safetensors_errors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,20 +28,12 @@ _MARKS = (_TENSOR, _ARRAY, _FLOAT)
 
 def write_state(directory: Path, state: Any) -> None:
     """Write a state tree into a directory."""
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, "", tensors)
-    try:
+    with safetensors_errors():
         save_file(tensors, directory / TENSORS_FILE)
-    except SafetensorError as error:
-        # The library wraps what the system says, such as "No space left on device (os error 28)".
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        code = int(number.group(1))
-        raise OSError(code, os.strerror(code)) from error
     (directory / STATE_FILE).write_text(json.dumps(tree, allow_nan=False), encoding="utf-8")
     # The library makes its file private; who may read a run is for the user's umask to say.
     shutil.copymode(directory / STATE_FILE, directory / TENSORS_FILE)

@@ -52,7 +52,7 @@ class Categorical:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log probabilities [B] of choices [B]."""
-        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return -functional.nll_loss(self.log_probs, action, reduction="none")
 
     def entropy(self) -> Tensor:
         """Return the entropies [B]."""

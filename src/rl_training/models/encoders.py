@@ -9,16 +9,12 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
+from rl_training.envs.spaces import observation_kind
 from rl_training.errors import ConfigError
 from rl_training.models.layers import convolution, linear
 
 IMAGE_FEATURES = 512
 IMAGE_FEATURES_IN_DICT = 256
-
-
-def is_image(space: Space[Any]) -> bool:
-    """Whether a space holds images: bytes of two or three dimensions."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
 
 
 class VectorEncoder(nn.Module):
@@ -44,7 +40,7 @@ class VectorEncoder(nn.Module):
                 for variable, (n, start) in enumerate(zip(self.choices, self.starts, strict=True))
             ]
             return torch.cat(parts, dim=1).float()
-        flat = observation if observation.dim() == 2 else observation.flatten(1)
+        flat = observation if observation.dim() == 2 else observation.reshape(observation.shape[0], -1)
         return flat if flat.dtype == torch.float32 else flat.float()
 
 
@@ -123,7 +119,7 @@ def make_encoder(
     """Return the encoder for an observation space."""
     if isinstance(space, spaces.Dict):
         return DictEncoder(space, orthogonal=orthogonal, generator=generator)
-    if is_image(space):
+    if observation_kind(space) == "image":
         return ImageEncoder(space, image_width, orthogonal=orthogonal, generator=generator, key=key)
     return VectorEncoder(space)
 

@@ -76,12 +76,16 @@ class StackedMLP(nn.Module):
         *,
         orthogonal: bool,
         generator: torch.Generator,
+        outputs: int | None = None,
     ) -> None:
+        """`outputs` adds a last layer of that width without activation."""
         super().__init__()
+        widths = hidden_sizes if outputs is None else (*hidden_sizes, outputs)
         self.count = count
-        self.outputs = hidden_sizes[-1] if hidden_sizes else inputs
+        self.outputs = widths[-1] if widths else inputs
+        self.activated = len(hidden_sizes)
         self.activation = ACTIVATIONS[activation]
-        for layer, width in enumerate(hidden_sizes):
+        for layer, width in enumerate(widths):
             weight, bias = torch.empty(count, width, inputs), torch.empty(count, width)
             for network in range(count):
                 initialize(
@@ -103,13 +107,17 @@ class StackedMLP(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Map features [B, inputs], shared by all networks, to [count, B, outputs]."""
         hidden = features.expand(self.count, *features.shape)
-        for weight, bias in self._layers():
-            hidden = self.activation(torch.baddbmm(bias, hidden, weight))
+        for layer, (weight, bias) in enumerate(self._layers()):
+            hidden = torch.baddbmm(bias, hidden, weight)
+            if layer < self.activated:
+                hidden = self.activation(hidden)
         return hidden
 
     def one(self, network: int, features: Tensor) -> Tensor:
         """Map features [B, inputs] through a single network to [B, outputs]."""
         hidden = features
-        for weight, bias in self._layers():
-            hidden = self.activation(torch.addmm(bias[network], hidden, weight[network]))
+        for layer, (weight, bias) in enumerate(self._layers()):
+            hidden = torch.addmm(bias[network], hidden, weight[network])
+            if layer < self.activated:
+                hidden = self.activation(hidden)
         return hidden

@@ -67,9 +67,15 @@ class CallbackList:
         self.callbacks = list(callbacks)
 
     def call(self, hook: str, event: TrainingEvent) -> None:
-        """Call one hook of every callback."""
+        """Call one hook of every callback; where some raise, the others are still told before the first error is."""
+        errors: list[Exception] = []
         for callback in self.callbacks:
-            getattr(callback, hook)(event)
+            try:
+                getattr(callback, hook)(event)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def state_dict(self) -> dict[str, Any]:
         """Return every callback's state under its position and class name."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rl_training.data.observations import NumpyObservation, Observation, map_observation, to_tensor
+from rl_training.data.replay import Replay
 from rl_training.data.rollout import Rollout, RolloutStorage
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
@@ -37,7 +38,68 @@ class OnPolicyActor(Protocol):
         """Return the critic's values."""
 
 
-class RolloutCollector:
+class OffPolicyActor(Protocol):
+    """What collecting needs of an algorithm with a replay."""
+
+    def act(
+        self,
+        observation: Observation,
+        mask: Tensor | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Return exploring actions."""
+
+    def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Return random legal actions."""
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return actions in the form the environment takes."""
+
+
+class EnvironmentDriver:
+    """The environments of a run and what they show at the moment."""
+
+    def __init__(self, env: VectorEnv, *, seed: int, device: torch.device, generator: torch.Generator) -> None:
+        self.env = env
+        self.seed = seed
+        self.device = device
+        self.generator = generator
+        self._observation, self._mask = env.reset(derive_seeds(seed, "environment", count=env.num_envs))
+        self._environment_lost = False
+
+    def _shown(self) -> tuple[Observation, Tensor | None]:
+        """Return what the environments show, on the device."""
+        mask = None if self._mask is None else torch.as_tensor(self._mask, device=self.device)
+        return to_tensor(self._observation, self.device), mask
+
+    def _step_env(self, action: np.ndarray) -> StepBatch:
+        try:
+            return self.env.step(action)
+        except EnvironmentFailure:
+            self._environment_lost = True
+            raise
+
+    def _env_state(self) -> dict[str, Any]:
+        """Return the environments' part of the state; `env` is None where they cannot be saved."""
+        return {
+            "env": None if self._environment_lost else self.env.state_dict(),
+            "observation": self._observation,
+            "mask": self._mask,
+        }
+
+    def _load_env_state(self, state: Mapping[str, Any], *, step: int) -> bool:
+        """Go on, and return True; or restart by seeds derived from `step` where they could not be saved."""
+        if state["env"] is not None:
+            self._observation, self._mask = state["observation"], state["mask"]
+            self.env.load_state_dict(state["env"])
+            return True
+        seeds = derive_seeds(self.seed, "environment", "resumed", step, count=self.env.num_envs)
+        self._observation, self._mask = self.env.reset(seeds)
+        return False
+
+
+class RolloutCollector(EnvironmentDriver):
     """Steps the environments and fills rollouts; can be saved at any step of one."""
 
     def __init__(
@@ -50,15 +112,10 @@ class RolloutCollector:
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        self.env = env
+        super().__init__(env, seed=seed, device=device, generator=generator)
         self.actor = actor
         self.num_steps = num_steps
-        self.seed = seed
-        self.device = device
-        self.generator = generator
-        self._observation, self._mask = env.reset(derive_seeds(seed, "environment", count=env.num_envs))
         self._storage: RolloutStorage | None = None
-        self._environment_lost = False
 
     @property
     def steps_in_progress(self) -> int:
@@ -84,16 +141,11 @@ class RolloutCollector:
         return self._storage.on_device(self._observation, self.device)
 
     def _step(self) -> StepBatch:
-        mask = None if self._mask is None else torch.as_tensor(self._mask, device=self.device)
-        action = self.actor.act(to_tensor(self._observation, self.device), mask, self.generator)
+        action = self.actor.act(*self._shown(), self.generator)
         host_action = action.cpu().numpy()
         if self._storage is None:
             self._storage = self._allocate(host_action)
-        try:
-            step = self.env.step(self.actor.env_action(action))
-        except EnvironmentFailure:
-            self._environment_lost = True
-            raise
+        step = self._step_env(self.actor.env_action(action))
         self._storage.add(self._observation, host_action, self._mask, step.reward, step.terminated, step.truncated)
         if step.final_obs is not step.obs:  # some episode ended
             rows = np.flatnonzero(step.truncated & ~step.terminated)
@@ -132,32 +184,84 @@ class RolloutCollector:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides what is collected next; `env` is None where it cannot be saved."""
-        return {
-            "env": None if self._environment_lost else self.env.state_dict(),
-            "observation": self._observation,
-            "mask": self._mask,
-            "rollout": self._storage.state_dict() if self._storage is not None and self.steps_in_progress else None,
-        }
+        rollout = self._storage.state_dict() if self._storage is not None and self.steps_in_progress else None
+        return {**self._env_state(), "rollout": rollout}
 
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
         """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
-        self._observation, self._mask = state["observation"], state["mask"]
         rollout = state["rollout"]
         if rollout is not None:
             self._storage = self._allocate(rollout["action"][0])
             self._storage.load_state_dict(rollout)
-        if state["env"] is not None:
-            self.env.load_state_dict(state["env"])
-        else:
-            self._end_episodes()
-            seeds = derive_seeds(self.seed, "environment", "resumed", step, count=self.env.num_envs)
-            self._observation, self._mask = self.env.reset(seeds)
+        if not self._load_env_state(state, step=step):
+            self._end_episodes(state["observation"])
 
-    def _end_episodes(self) -> None:
+    def _end_episodes(self, last_observation: NumpyObservation) -> None:
         """Mark the last stored step as truncated, since the episodes it belongs to will not go on."""
         if self._storage is None or not self.steps_in_progress:
             return
         last = self._storage.position - 1
         running = ~(self._storage.terminated[last] | self._storage.truncated[last])
-        self._storage.final_value[last, running] = self._values(self._observation)[running]
+        self._storage.final_value[last, running] = self._values(last_observation)[running]
         self._storage.truncated[last] |= running
+
+
+class ReplayCollector(EnvironmentDriver):
+    """Steps the environments and hands every step to a replay."""
+
+    steps_in_progress = 0  # every step is counted at once
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        actor: OffPolicyActor,
+        make_replay: Callable[[np.ndarray], Replay],
+        *,
+        seed: int,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        """`make_replay` gets an example of one step's actions."""
+        super().__init__(env, seed=seed, device=device, generator=generator)
+        self.actor = actor
+        example = actor.random_actions(env.num_envs, None, torch.Generator(device))
+        self.replay = make_replay(example.cpu().numpy())
+        self.replay.begin(self._observation)
+
+    def step(self, controls: Mapping[str, float], *, random: bool) -> StepBatch:
+        """Take one step in every environment, with random actions where asked."""
+        observation, mask = self._shown()
+        if random:
+            action = self.actor.random_actions(self.env.num_envs, mask, self.generator)
+        else:
+            action = self.actor.act(observation, mask, controls, self.generator)
+        step = self._step_env(self.actor.env_action(action))
+        self._check_finite(step)
+        self.replay.add(action.cpu().numpy(), step.reward, step.terminated, step.truncated, step.final_obs, step.obs)
+        self._observation, self._mask = step.obs, step.action_mask
+        return step
+
+    def _check_finite(self, step: StepBatch) -> None:
+        """Refuse NaN and infinity from the environments before anything learns from them."""
+        columns = {"reward": step.reward}
+        if isinstance(step.final_obs, dict):
+            columns |= {f"observation[{key!r}]": column for key, column in step.final_obs.items()}
+        else:
+            columns["observation"] = step.final_obs
+        for name, column in columns.items():
+            if np.issubdtype(column.dtype, np.floating) and not np.isfinite(column).all():
+                env = int(np.argwhere(~np.isfinite(column))[0][0])
+                raise NonFiniteError(
+                    f"environment {env} gave NaN or infinity as {name}; the last good checkpoint is kept. "
+                    "Repair the environment, or clip what it returns"
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides what is collected next; the replay's rows are saved apart."""
+        return {**self._env_state(), "replay": self.replay.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
+        """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
+        self.replay.load_state_dict(state["replay"])
+        if not self._load_env_state(state, step=step):
+            self.replay.begin(self._observation)

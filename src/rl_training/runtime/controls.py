@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rl_training.errors import ConfigError, did_you_mean
@@ -44,16 +45,34 @@ def schedule_value(
 
 def resolve_control(config: TrainConfig, key: str, *, step: float, default: float) -> float:
     """Return control `key` at `step`: its value or `default`, scheduled, then warmed up from 0."""
-    settings = config.algo_kwargs
-    value = settings.get(key)
-    scheduled = schedule_value(
-        settings.get(f"{key}_schedule"),
-        step=step,
-        horizon=config.total_timesteps,
-        value=default if value is None else value,
-    )
-    warmup_steps = settings.get(f"{key}_warmup_steps") or 0
-    return scheduled * max(step, 0) / warmup_steps if step < warmup_steps else scheduled
+    return Control.of(config, key, default=default).at(step)
+
+
+@dataclass(frozen=True)
+class Control:
+    """One scheduled scalar, read from the configuration once and resolved at every step."""
+
+    value: float
+    schedule: Schedule | None
+    warmup_steps: int
+    horizon: int
+
+    @classmethod
+    def of(cls, config: TrainConfig, key: str, *, default: float) -> Control:
+        """Return control `key` of a configuration; `default` stands in for a missing value."""
+        settings = config.algo_kwargs
+        value, schedule = settings.get(key), settings.get(f"{key}_schedule")
+        return cls(
+            value=float(default if value is None else value),
+            schedule=None if schedule is None else as_schedule(schedule),
+            warmup_steps=settings.get(f"{key}_warmup_steps") or 0,
+            horizon=config.total_timesteps,
+        )
+
+    def at(self, step: float) -> float:
+        """Return the value at a step."""
+        scheduled = schedule_value(self.schedule, step=step, horizon=self.horizon, value=self.value)
+        return scheduled * max(step, 0) / self.warmup_steps if step < self.warmup_steps else scheduled
 
 
 def resolve_learning_rate(config: TrainConfig, *, step: float, default: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,14 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.streams import derive_seeds
 
+logger = logging.getLogger("rl_training")
+
 MAX_PARALLEL_EPISODES = 16
 STEP_CAP = 100_000  # ends an episode that would never end by itself
+
+
+class EvaluationInterrupted(Exception):
+    """An evaluation was asked to end before its last episode had."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ def evaluate_policy(
     *,
     generator: torch.Generator | None = None,
     step_cap: int = STEP_CAP,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> list[EpisodeResult]:
     """Play one complete episode per seed and return them in the order of the seeds.
 
@@ -64,10 +72,20 @@ def evaluate_policy(
     count = min(len(seeds), MAX_PARALLEL_EPISODES)
     slots = make_slots(config.env_id, config.env_kwargs, mode="evaluation", count=count)
     try:
-        return play_episodes(policy, slots, seeds, generator=generator, step_cap=step_cap)
+        episodes = play_episodes(policy, slots, seeds, generator=generator, step_cap=step_cap, interrupted=interrupted)
     finally:
         for slot in slots:
             slot.close()
+    capped = sum(episode.capped for episode in episodes)
+    if capped:
+        logger.warning(
+            "%d of %d evaluation episodes did not end and were cut off after %d steps; "
+            "env_kwargs.max_episode_steps sets a time limit",
+            capped,
+            len(episodes),
+            step_cap,
+        )
+    return episodes
 
 
 @dataclass
@@ -91,8 +109,12 @@ def play_episodes(
     generator: torch.Generator | None = None,
     step_cap: int = STEP_CAP,
     on_step: Callable[[EnvSlot], None] = lambda slot: None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> list[EpisodeResult]:
-    """Play the seeds' episodes on the given environments; a free one takes the next seed."""
+    """Play the seeds' episodes on the given environments; a free one takes the next seed.
+
+    Raises `EvaluationInterrupted` as soon as `interrupted()` says so: a part of an evaluation would be biased.
+    """
     results: dict[int, EpisodeResult] = {}
     waiting = list(enumerate(seeds))[::-1]
 
@@ -104,6 +126,8 @@ def play_episodes(
 
     games = [start(slot) for slot in slots[: len(seeds)]]
     while games:
+        if interrupted():
+            raise EvaluationInterrupted
         batch = map_observation(lambda *arrays: np.stack(arrays), *(game.observation for game in games))
         masks = None
         if any(game.mask is not None for game in games):

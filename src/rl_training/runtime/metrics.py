@@ -36,14 +36,14 @@ class RunningMeans:
         """Return the mean of every scalar since the last `clear`."""
         if not self._sums:
             return {}
-        sums = torch.stack([value.float() for value in self._sums.values()]).tolist()
+        sums = self._stacked().tolist()
         return {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
 
     def check_finite(self, step: int) -> None:
         """Raise where a scalar is NaN or infinite, naming it and the step."""
         if not self._sums:
             return
-        finite = torch.stack([value.float() for value in self._sums.values()]).isfinite()
+        finite = self._stacked().isfinite()
         if not bool(finite.all()):
             names = [name for name, good in zip(self._sums, finite.tolist(), strict=True) if not good]
             raise NonFiniteError(
@@ -51,6 +51,12 @@ class RunningMeans:
                 "Lower algo_kwargs.learning_rate, set algo_kwargs.max_grad_norm, or normalise observations and "
                 "rewards (env_kwargs.normalize_observation, normalize_reward)"
             )
+
+    def _stacked(self) -> Tensor:
+        """Return the sums as one tensor; those of a checkpoint lie on the CPU until they are reported again."""
+        sums = self._sums.values()
+        device = next((value.device for value in sums if value.device.type != "cpu"), torch.device("cpu"))
+        return torch.stack([value.to(device, torch.float32) for value in sums])
 
     def clear(self) -> None:
         """Start anew after a row was logged."""

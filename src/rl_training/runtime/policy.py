@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.envs.normalize import ObservationNormalizer
-from rl_training.envs.spaces import space_from_json
+from rl_training.envs.spaces import mask_width, space_from_json
 from rl_training.errors import AxiomError, CheckpointError
 from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, validate_config
@@ -77,9 +77,10 @@ class Policy:
         With `deterministic=False` actions are sampled; equal seeds then give equal actions.
         """
         batch, single = self._as_batch(observation)
-        mask = None if action_mask is None else np.asarray(action_mask, dtype=bool)
-        if mask is not None and single:
-            mask = mask[np.newaxis]
+        mask = None
+        if action_mask is not None:
+            rows = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
+            mask = self._as_mask(action_mask, rows, single)
         generator = None
         if not deterministic:
             generator = torch.Generator(self.actor.device)
@@ -89,6 +90,14 @@ class Policy:
                 generator.manual_seed(seed)
         actions = self.actions(batch, mask, generator)
         return actions[0] if single else actions
+
+    def _as_mask(self, action_mask: Any, rows: int, single: bool) -> np.ndarray:
+        """Return the mask of every row, [rows, choices]."""
+        mask = np.asarray(action_mask, dtype=bool)
+        expected = (mask_width(self.action_space),) if single else (rows, mask_width(self.action_space))
+        if mask.shape != expected:
+            raise AxiomError(f"the action mask has shape {mask.shape}; this policy and observation need {expected}")
+        return mask.reshape(rows, -1)
 
     def _as_batch(self, observation: Any) -> tuple[NumpyObservation, bool]:
         """Return the observation as a batch, and whether it was a single one."""
@@ -103,7 +112,10 @@ class Policy:
 
 
 def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, bool]:
-    array = np.asarray(observation, dtype=space.dtype)
+    try:
+        array = np.asarray(observation, dtype=space.dtype)
+    except (TypeError, ValueError) as error:
+        raise AxiomError(f"the observation{name} cannot be read as an array of {space.dtype}: {error}") from error
     shape = space.shape or ()
     if array.shape == shape:
         return array[np.newaxis], True

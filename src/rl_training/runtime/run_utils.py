@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,7 @@ def save_training_checkpoint(
     resume_mode: str,
     spaces: Mapping[str, Any],
     torch_threads: int,
+    segments: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write a checkpoint of the whole state durably, point `latest` to it and return its directory."""
     manifest = {
@@ -87,6 +88,7 @@ def save_training_checkpoint(
         "config": serialize_train_config(config),
         "spaces": dict(spaces),
         "torch_threads": torch_threads,
+        "segments": [dict(entry) for entry in segments],
         "versions": dict(dependency_versions()),
     }
     checkpoint = write_checkpoint(run_dir, step, lambda directory: write_state(directory, dict(state)), manifest)

@@ -9,21 +9,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
+from rl_training.data.replay import Replay
 from rl_training.envs.step import StepBatch
-from rl_training.errors import EnvironmentFailure, StorageError
+from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.experiment.checkpoints import BEST, ResumePoint, go_back_to, point, prune_checkpoints
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.state_files import read_state
+from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping, TrainingEvent
-from rl_training.runtime.controls import resolve_control
-from rl_training.runtime.evaluator import evaluate_policy, evaluation_seeds, summarize
-from rl_training.runtime.metrics import EpisodeStatistics, RunningMeans
-from rl_training.runtime.policy import Actor, Policy, checkpoint_fits
+from rl_training.runtime.controls import Control
+from rl_training.runtime.counters import RunCounters
+from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_policy, evaluation_seeds, summarize
+from rl_training.runtime.policy import Policy, checkpoint_fits
+from rl_training.runtime.protocols import Algorithm, Collector
 from rl_training.runtime.recorder import RunRecorder
+from rl_training.runtime.replay_archive import ReplayArchive
 from rl_training.runtime.run_utils import create_training_run, save_training_checkpoint, write_run_config
 from rl_training.runtime.setup import RunSetup
 from rl_training.runtime.signals import SignalGuard
@@ -51,31 +55,7 @@ class TrainResult:
     """The signal that interrupted the run."""
 
 
-class Algorithm(Actor, Protocol):
-    """What a session needs of an algorithm."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that acting and learning depend on."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put it back."""
-
-
-class Collector(Protocol):
-    """What a session needs of a collector."""
-
-    @property
-    def steps_in_progress(self) -> int:
-        """Steps collected but not yet counted by `advance`."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, with `env` None where the environments cannot be saved."""
-
-    def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
-        """Go on from it."""
-
-
-class TrainingSession:
+class TrainingSession(RunCounters):
     """Counts, logs, evaluates and checkpoints as environment steps cross their marks."""
 
     def __init__(
@@ -86,36 +66,30 @@ class TrainingSession:
         checkpoint: ResumePoint | None = None,
     ) -> None:
         """Check everything that can be checked before a run directory exists."""
+        super().__init__()
         self.setup = RunSetup(config, checkpoint)
         self.config, self.params, self.device = self.setup.config, self.setup.params, self.setup.device
         self.streams = Streams(self.config.seed, self.device)
         early = [EarlyStopping(**self.config.early_stopping)] if self.config.early_stopping else []
         self.callbacks = CallbackList([*early, *callbacks])
-        self.step = 0
-        self.update_count = 0
-        self.metrics = RunningMeans()
-        self.episodes = EpisodeStatistics()
         self.run_dir: Path | None = None
         self.resume_mode = EXACT
-        self.stop_reason: str | None = None
         self._resume_point = checkpoint
         self._signals = SignalGuard()
-        self._times = {"time_collect": 0.0, "time_update": 0.0, "time_eval": 0.0}
-        self._controls: dict[str, float] = {}
-        self._latest: dict[str, Any] = {}
-        self._best: dict[str, Any] | None = None
+        self._controls = {
+            key: Control.of(self.config, key, default=getattr(self.params, key)) for key in self.params.controls
+        }
         self._checkpoint_path: Path | None = None
-        self._evaluated_step: int | None = None
-        self._logged_step = 0
         self._saved = False  # whether the latest checkpoint holds the state as it is
 
     def __enter__(self) -> TrainingSession:
         self.setup.torch.apply()
         return self
 
-    def start(self, algorithm: Algorithm, collector: Collector) -> None:
+    def start(self, algorithm: Algorithm, collector: Collector, replay: Replay | None = None) -> None:
         """Create or reopen the run directory, restore a checkpoint where there is one, and begin."""
         self.algorithm, self.collector = algorithm, collector
+        self._archive = None if replay is None else ReplayArchive(replay)
         normalized = self.setup.normalized_env
         self.policy = Policy(
             algorithm,
@@ -140,6 +114,8 @@ class TrainingSession:
         self.callbacks.call("on_train_start", self._event())
         if not self._saved:
             self.save()
+        if self._evaluation_due and self.evaluate():
+            self.save(best=True)
 
     def _open_run(self, lengths: Mapping[str, int]) -> None:
         resumed = self._resume_point
@@ -147,7 +123,7 @@ class TrainingSession:
             run_dir = create_training_run(
                 self.config,
                 resume_mode=self.resume_mode,
-                parent=None if resumed is None else _lineage(resumed),
+                parent=None if resumed is None else resumed.lineage(),
             )
             self._recorder = RunRecorder(run_dir, self.config)
             self.run_dir = run_dir
@@ -181,16 +157,13 @@ class TrainingSession:
             if self.setup.normalized_env is not None:
                 self.setup.normalized_env.load_normalizer_state_dict(state["normalizers"])
             self.streams.load_state_dict(session["streams"])
+            if self._archive is not None:
+                self._archive.restore(checkpoint.run_dir, checkpoint.manifest["segments"], fork=resumed.fork)
             self.collector.load_state_dict(state["collector"], step=checkpoint.step)
-            self.step, self.update_count = session["step"], session["update_count"]
-            self.metrics.load_state_dict(session["metrics"])
-            self.episodes.load_state_dict(session["episodes"])
             self.callbacks.load_state_dict(session["callbacks"])
-            self._times.update(session["times"])
-            self._latest, self._best = dict(session["latest"]), session["best"]
-            self._evaluated_step, self._logged_step = session["evaluated_step"], session["logged_step"]
-            if self.config.total_timesteps == checkpoint.config["total_timesteps"]:
-                self.stop_reason = session["stop_reason"]  # a new horizon is a wish to go on
+            self.load_counters(session["counters"])
+            if self.config.total_timesteps != checkpoint.config["total_timesteps"]:
+                self.stop_reason = None  # a new horizon is a wish to go on
             if resumed.fork:
                 self._best = None  # the best checkpoint stays with the parent
             return dict(session["file_lengths"])
@@ -218,11 +191,8 @@ class TrainingSession:
 
     def controls(self) -> dict[str, float]:
         """Resolve every scheduled scalar for the current step."""
-        self._controls = {
-            key: resolve_control(self.config, key, step=self.step, default=getattr(self.params, key))
-            for key in self.params.controls
-        }
-        return self._controls
+        self._resolved = {key: control.at(self.step) for key, control in self._controls.items()}
+        return self._resolved
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -242,29 +212,37 @@ class TrainingSession:
         """Tell the callbacks that experience is about to be learned from."""
         self.callbacks.call("on_collect_end", self._event())
 
-    def advance(self, steps: int, metrics: Mapping[str, Tensor], *, updates: int = 1) -> None:
-        """Count collected steps and updates; log, evaluate and checkpoint where a mark was crossed."""
+    def advance(
+        self, steps: int, metrics: Mapping[str, Tensor], *, updates: int = 1, check_finite: bool = True
+    ) -> None:
+        """Count collected steps and updates; log, evaluate and checkpoint where a mark was crossed.
+
+        Metrics are checked for NaN at once, or with `check_finite=False` before the next row or checkpoint: where
+        updates are small, looking at each would cost more than it saves.
+        """
         before, self.step = self.step, self.step + steps
         self.update_count += updates
         self._saved = False
         self.metrics.add(metrics)
-        self.metrics.check_finite(self.step)
+        if check_finite:
+            self.metrics.check_finite(self.step)
         row = self._log() if self._crossed(before, self.config.log_interval, share=100) else {}
-        self.callbacks.call("on_update_end", self._event(row))
-        best = self._crossed(before, self.config.eval_interval) and self.evaluate()
+        if updates or row:
+            self.callbacks.call("on_update_end", self._event(row))
+        self._evaluation_due |= self._crossed(before, self.config.eval_interval)
+        best = self._evaluation_due and self.evaluate()
         if best or self._crossed(before, self.config.checkpoint_interval, share=10):
             self.save(best=best)
 
     def _crossed(self, before: int, interval: int | None, *, share: int | None = None) -> bool:
-        """Whether a multiple of the interval lies in (before, step] and within the horizon."""
+        """Whether a mark of the interval, or of a share of the horizon, was crossed within the horizon."""
         horizon = self.config.total_timesteps
-        if interval is None:
-            if share is None:
-                return False
+        if interval is None and share is not None:
             interval = max(1, horizon // share)
-        return before // interval < min(self.step, horizon) // interval
+        return interval is not None and marks_between(before, min(self.step, horizon), interval) > 0
 
     def _log(self) -> dict[str, Any]:
+        self.metrics.check_finite(self.step)
         now, (step, since) = time.perf_counter(), self._timed_from
         row = {
             "event": "train",
@@ -272,7 +250,7 @@ class TrainingSession:
             "update_count": self.update_count,
             **self.episodes.metrics(),
             **self.metrics.means(),
-            **self._controls,
+            **self._resolved,
             "steps_per_second": (self.step - step) / max(now - since, 1e-9),
             **self._times,
         }
@@ -282,13 +260,23 @@ class TrainingSession:
         return row
 
     def evaluate(self) -> bool:
-        """Evaluate the policy as it is and return whether it is the best so far."""
+        """Evaluate the policy as it is and return whether it is the best so far.
+
+        An evaluation that a signal or a failing environment cuts short stays due: the resumed run makes it first.
+        """
         if self.config.eval_episodes == 0 or self._evaluated_step == self.step:
+            self._evaluation_due = False
             return False
-        with self.timed("eval"):
-            seeds = evaluation_seeds(self.config.seed, self.step, self.config.eval_episodes)
-            episodes = evaluate_policy(self.policy, self.config, seeds)
-        self._evaluated_step, self._saved = self.step, False
+        self._evaluation_due, self._saved = True, False
+        seeds = evaluation_seeds(self.config.seed, self.step, self.config.eval_episodes)
+        try:
+            with self.timed("eval"):
+                episodes = evaluate_policy(
+                    self.policy, self.config, seeds, interrupted=lambda: self.interrupted and not self.finished
+                )
+        except EvaluationInterrupted:
+            return False
+        self._evaluated_step, self._evaluation_due = self.step, False
         self._recorder.episodes(
             {"global_step": self.step, "episode": index, **episode.as_row()} for index, episode in enumerate(episodes)
         )
@@ -311,6 +299,7 @@ class TrainingSession:
     def save(self, *, best: bool = False) -> Path:
         """Write a checkpoint of everything and return it."""
         assert self.run_dir is not None
+        self.metrics.check_finite(self.step)
         step = self.step + self.collector.steps_in_progress
         if best:
             self._best = {
@@ -330,11 +319,17 @@ class TrainingSession:
                 "algorithm": self.algorithm.state_dict(),
                 "normalizers": None if normalized is None else normalized.normalizer_state_dict(),
                 "collector": collector,
-                "session": self._state(),
+                "session": {
+                    "counters": self.counters(),
+                    "streams": self.streams.state_dict(),
+                    "callbacks": self.callbacks.state_dict(),
+                    "file_lengths": self._recorder.sync(),
+                },
             },
             resume_mode=EXACT if collector["env"] is not None else EPISODE_BOUNDARY,
             spaces=self.setup.spaces_as_json(),
             torch_threads=self.setup.torch.threads,
+            segments=[] if self._archive is None else self._archive.save(self.run_dir),
         )
         self._checkpoint_path, self._saved = path, True
         if best:
@@ -343,23 +338,6 @@ class TrainingSession:
         self._recorder.update(latest_checkpoint=f"checkpoints/{path.name}", best_checkpoint=self._best)
         self.callbacks.call("on_checkpoint", self._event(checkpoint_path=path))
         return path
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "update_count": self.update_count,
-            "streams": self.streams.state_dict(),
-            "metrics": self.metrics.state_dict(),
-            "episodes": self.episodes.state_dict(),
-            "callbacks": self.callbacks.state_dict(),
-            "times": dict(self._times),
-            "latest": self._latest,
-            "best": self._best,
-            "stop_reason": self.stop_reason,
-            "evaluated_step": self._evaluated_step,
-            "logged_step": self._logged_step,
-            "file_lengths": self._recorder.sync(),
-        }
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -378,7 +356,7 @@ class TrainingSession:
         return TrainResult(
             run_dir=self.run_dir,
             checkpoint_path=self._checkpoint_path,
-            metrics={"global_step": self.step, **self._latest},
+            metrics={**self._latest, "global_step": self.step},
             best_checkpoint_path=self._best_path(),
             status=status,
             stop_reason=self.stop_reason,
@@ -391,8 +369,10 @@ class TrainingSession:
         return None if self._best is None else self.run_dir / self._best["path"]
 
     def _end(self, status: str, error: BaseException | None = None) -> None:
-        self.callbacks.call("on_train_end", self._event(status=status, error=error))
-        self._recorder.finish(status, None if error is None else f"{type(error).__name__}: {error}")
+        try:
+            self.callbacks.call("on_train_end", self._event(status=status, error=error))
+        finally:
+            self._recorder.finish(status, None if error is None else f"{type(error).__name__}: {error}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -408,11 +388,15 @@ class TrainingSession:
         """Record a failure; where only the environments are lost, save the learner first."""
         if isinstance(error, EnvironmentFailure) and not self._saved:
             try:
-                self.say(f"saved the learner in {self.save().name}; its episodes start anew when it is resumed")
-            except (StorageError, OSError) as second:
+                lost = self.collector.state_dict()["env"] is None
+                outlook = "; its episodes start anew when it is resumed" if lost else ""
+                self.say(f"saved the learner in {self.save().name}{outlook}")
+            except (AxiomError, OSError) as second:
                 logger.error("the learner could not be saved: %s", second)
-        self.callbacks.call("on_exception", self._event(status="failed", error=error))
-        self._end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+        try:
+            self.callbacks.call("on_exception", self._event(status="failed", error=error))
+        finally:
+            self._end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
     def say(self, sentence: str) -> None:
         """Tell the user, and keep it in the metadata."""
@@ -439,8 +423,3 @@ class TrainingSession:
             status=status,
             error=error,
         )
-
-
-def _lineage(resumed: ResumePoint) -> dict[str, Any]:
-    checkpoint = resumed.checkpoint
-    return {"run_dir": str(checkpoint.run_dir), "checkpoint": checkpoint.path.name, "step": checkpoint.step}

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from gymnasium import spaces
 
-from rl_training.envs.make import check_environment, make_vector_env, resolve_backend
+from rl_training.data.hindsight import GoalTask
+from rl_training.envs.make import check_environment, make_slots, make_vector_env, resolve_backend
 from rl_training.envs.normalize import NormalizedVectorEnv, with_normalization
 from rl_training.envs.spaces import observation_kind, space_to_json
 from rl_training.envs.vector import VectorEnv
@@ -17,7 +18,7 @@ from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, check_config, tracking_params
 from rl_training.experiment.env_params import env_params
-from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.torch_setup import TorchSetup, choose_threads
 
@@ -53,9 +54,11 @@ class RunSetup:
                 f"it takes {', '.join(spec.observation_spaces)}"
             )
         if action not in spec.action_spaces:
+            fitting = [other.name for other in list_algorithm_specs() if action in other.action_spaces]
             raise ConfigError(
                 f"{spec.name} does not support the {action} actions of {self.config.env_id}; it takes "
-                f"{', '.join(spec.action_spaces)}: choose another algorithm (`axiomrl algos`) or environment"
+                f"{', '.join(spec.action_spaces)}: choose another environment, or an algorithm that fits "
+                f"({', '.join(fitting) or 'there is none yet'})"
             )
 
     def _has_images(self) -> bool:
@@ -73,6 +76,27 @@ class RunSetup:
         )
         self._env = with_normalization(env, env_params(config, "training"), gamma=gamma)
         return self._env
+
+    def goal_task(self) -> GoalTask:
+        """Return what reaching a goal is worth in a goal-conditioned environment."""
+        if env_params(self.config, "training").normalize_observation:
+            raise ConfigError(
+                "env_kwargs.normalize_observation: hindsight needs the goals as they are; set it to false"
+            )
+        (slot,) = make_slots(self.config.env_id, self.config.env_kwargs, mode="training", count=1)
+        if not slot.env.has_wrapper_attr("compute_reward"):
+            raise ConfigError(
+                f"algo_kwargs.hindsight: {self.config.env_id} has no compute_reward(achieved, desired, info); "
+                "set hindsight to none or choose a goal-conditioned environment"
+            )
+        reward = slot.env.get_wrapper_attr("compute_reward")
+        terminated = None
+        if slot.env.has_wrapper_attr("compute_terminated"):
+            terminated = slot.env.get_wrapper_attr("compute_terminated")
+        return GoalTask(
+            reward=lambda achieved, desired: reward(achieved, desired, {}),
+            terminated=None if terminated is None else lambda achieved, desired: terminated(achieved, desired, {}),
+        )
 
     @property
     def normalized_env(self) -> NormalizedVectorEnv | None:

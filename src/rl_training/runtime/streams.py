@@ -24,6 +24,7 @@ class Streams:
         self.seed = seed
         self.device = device
         self._generators: dict[str, torch.Generator] = {}
+        self._host_generators: dict[str, np.random.Generator] = {}
 
     def __getitem__(self, name: str) -> torch.Generator:
         """Return the generator of a purpose, such as `policy` or `update`, on the run's device."""
@@ -32,6 +33,12 @@ class Streams:
     def initial(self) -> torch.Generator:
         """Return the generator of initial weights; on the CPU, so that every device starts from the same ones."""
         return self._generator("init", torch.device("cpu"))
+
+    def numpy(self, name: str) -> np.random.Generator:
+        """Return the NumPy generator of a purpose, such as `replay`."""
+        if name not in self._host_generators:
+            self._host_generators[name] = np.random.default_rng(derive_seeds(self.seed, name, count=4))
+        return self._host_generators[name]
 
     def _generator(self, name: str, device: torch.device) -> torch.Generator:
         if name not in self._generators:
@@ -43,10 +50,15 @@ class Streams:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every generator."""
-        return {name: generator.get_state() for name, generator in self._generators.items()}
+        return {
+            "torch": {name: generator.get_state() for name, generator in self._generators.items()},
+            "numpy": {name: generator.bit_generator.state for name, generator in self._host_generators.items()},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put every generator back to a saved state."""
-        for name, value in state.items():
+        for name, value in state["numpy"].items():
+            self.numpy(name).bit_generator.state = value
+        for name, value in state["torch"].items():
             generator = self.initial() if name == "init" else self[name]
             generator.set_state(value.cpu())

@@ -9,7 +9,7 @@ import torch
 
 from rl_training.experiment.config import TrainConfig
 
-WIDEST_FOR_ONE_THREAD = 256
+WIDEST_FOR_ONE_THREAD = 512
 
 
 def choose_threads(config: TrainConfig, *, images: bool, hidden_sizes: tuple[int, ...] | None) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
@@ -20,8 +21,17 @@ from rl_training.runtime.policy import Policy
 DEFAULT_FRAMES_PER_SECOND = 30
 
 
-def record_episodes(policy: Policy, config: TrainConfig, seeds: Sequence[int], checkpoint: Checkpoint) -> list[Path]:
-    """Play one episode per seed with the best actions and write `videos/step_<n>__seed<k>.mp4` of the run."""
+def record_episodes(
+    policy: Policy,
+    config: TrainConfig,
+    seeds: Sequence[int],
+    checkpoint: Checkpoint,
+    *,
+    generator: torch.Generator | None = None,
+) -> list[Path]:
+    """Film one episode per seed for the run's `videos`, with sampled actions where a generator is given."""
+    if not seeds:
+        return []
     writer_of = _video_writer()
     directory = checkpoint.run_dir / "videos"
     with storage_errors("videos", directory):
@@ -37,7 +47,7 @@ def record_episodes(policy: Policy, config: TrainConfig, seeds: Sequence[int], c
                 def capture(slot: EnvSlot, writer: Any = writer) -> None:
                     writer.append_data(_frame(slot, config.env_id))
 
-                play_episodes(policy, [slot], [seed], on_step=capture)
+                play_episodes(policy, [slot], [seed], generator=generator, on_step=capture)
             paths.append(path)
     finally:
         slot.close()

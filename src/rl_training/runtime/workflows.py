@@ -84,7 +84,7 @@ def evaluate(
     threads = int(sound.manifest["torch_threads"])
     with TorchSetup(threads=threads, deterministic=config.deterministic, device=policy.actor.device):
         episodes = evaluate_policy(policy, config, seeds, generator=generator)
-        videos = record_episodes(policy, config, seeds[:video_episodes], sound) if video_episodes else ()
+        videos = record_episodes(policy, config, seeds[:video_episodes], sound, generator=generator)
     return EvaluationResult(
         checkpoint_path=sound.path,
         run_dir=sound.run_dir,

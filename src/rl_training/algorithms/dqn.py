@@ -1,0 +1,308 @@
+"""Deep Q-learning (Mnih et al. 2015, Nature 518) and the options that make double DQN, C51, QR-DQN and Rainbow of it.
+
+Rainbow (Hessel et al. 2018, arXiv 1710.02298) is all of them together: double, dueling, n-step, prioritised, noisy and
+categorical.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Interval
+from gymnasium import Space, spaces
+from torch import Tensor
+from torch.nn import functional
+
+from rl_training.algorithms.distributional import categorical_loss, project_categorical, quantile_huber_loss
+from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.data.observations import Observation
+from rl_training.data.replay import ReplayBatch
+from rl_training.experiment.schedules import Schedule, ScheduleSpec
+from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
+from rl_training.models.q_network import QNetwork
+
+EPSILON_SCHEDULE = Schedule(type="linear", end=0.05, duration=0.1)
+BETA_SCHEDULE = Schedule(type="linear", end=1.0)
+EVALUATION_EPSILON = 0.05  # of a policy that is asked for stochastic actions
+
+
+@dataclass(frozen=True)
+class DQNParams(ReplayParams):
+    """Parameters of deep Q-learning."""
+
+    controls: ClassVar[tuple[str, ...]] = ("learning_rate", "epsilon", "per_beta")
+
+    learning_rate: Annotated[float, Gt(0)] = 1e-4
+    """Step size of the optimizer."""
+    buffer_size: Annotated[int, Ge(1)] = 100_000
+    """Transitions the replay holds."""
+    learning_starts: Annotated[int, Ge(0)] = 1_000
+    """Environment steps of random actions before learning begins."""
+    batch_size: Annotated[int, Ge(1)] = 32
+    """Transitions per gradient step."""
+    train_interval: Annotated[int, Ge(1)] = 4
+    """Environment steps between rounds of gradient steps."""
+    epsilon: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    """Probability of a random action."""
+    epsilon_schedule: ScheduleSpec | None = EPSILON_SCHEDULE
+    """How epsilon changes over the run; the fixed value is its start."""
+    epsilon_warmup_steps: Annotated[int, Ge(0)] = 0
+    """Environment steps over which epsilon rises linearly from 0."""
+    target_update_interval: Annotated[int, Ge(1)] = 1_000
+    """Environment steps between updates of the target network."""
+    tau: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """How far the target network moves at each update; 1 copies the network."""
+    loss: Literal["huber", "squared"] = "huber"
+    """Loss of a temporal-difference error, where the value is a number."""
+    max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
+    """Largest norm of the gradient over all parameters; null switches clipping off."""
+    double: bool = False
+    """Choose the successor's action by the online network (van Hasselt et al. 2016)."""
+    dueling: bool = False
+    """Split the network into a state value and advantages."""
+    prioritized: bool = False
+    """Draw transitions in proportion to their last error."""
+    per_alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
+    """How much priorities count: 0 draws uniformly."""
+    per_beta: Annotated[float, Interval(ge=0, le=1)] = 0.4
+    """How much importance weights correct the prioritised draw."""
+    per_beta_schedule: ScheduleSpec | None = BETA_SCHEDULE
+    """How the correction grows over the run."""
+    per_beta_warmup_steps: Annotated[int, Ge(0)] = 0
+    """Environment steps over which the correction rises linearly from 0."""
+    noisy: bool = False
+    """Explore by learned noise on the weights; epsilon is then usually 0."""
+    distribution: Literal["none", "categorical", "quantile"] = "none"
+    """Whether a value is a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
+    num_atoms: Annotated[int, Ge(2)] = 51
+    """Categorical: atoms of the support."""
+    v_min: float = -10.0
+    """Categorical: lower end of the support."""
+    v_max: float = 10.0
+    """Categorical: upper end of the support."""
+    num_quantiles: Annotated[int, Ge(1)] = 50
+    """Quantile: quantiles per action."""
+    hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
+    """Widths of the hidden layers; null takes [64, 64], or none after an image encoder."""
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
+    """Non-linearity of the hidden layers."""
+    optimizer_eps: Annotated[float, Gt(0)] = 1e-8
+    """Adam's epsilon."""
+
+    def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
+        """Return the repairs for values that do not fit together."""
+        found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
+        if self.v_min >= self.v_max:
+            found.append("algo_kwargs.v_min: must lie below v_max; lower it or raise v_max")
+        if self.loss == "squared" and self.distribution != "none":
+            found.append("algo_kwargs.loss: has no meaning for a distribution; leave it at huber")
+        return found
+
+
+@dataclass(frozen=True)
+class DoubleDQNParams(DQNParams):
+    """Parameters of double DQN."""
+
+    double: bool = True
+    """Choose the successor's action by the online network (van Hasselt et al. 2016)."""
+
+
+@dataclass(frozen=True)
+class C51Params(DQNParams):
+    """Parameters of C51."""
+
+    distribution: Literal["none", "categorical", "quantile"] = "categorical"
+    """Whether a value is a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
+
+
+@dataclass(frozen=True)
+class QRDQNParams(DQNParams):
+    """Parameters of QR-DQN."""
+
+    distribution: Literal["none", "categorical", "quantile"] = "quantile"
+    """Whether a value is a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
+
+
+@dataclass(frozen=True)
+class RainbowParams(DQNParams):
+    """Parameters of Rainbow: all six extensions."""
+
+    double: bool = True
+    """Choose the successor's action by the online network (van Hasselt et al. 2016)."""
+    dueling: bool = True
+    """Split the network into a state value and advantages."""
+    n_step: Annotated[int, Ge(1)] = 3
+    """Rewards summed before the value of the successor is used."""
+    prioritized: bool = True
+    """Draw transitions in proportion to their last error."""
+    per_alpha: Annotated[float, Interval(ge=0, le=1)] = 0.5
+    """How much priorities count: 0 draws uniformly."""
+    noisy: bool = True
+    """Explore by learned noise on the weights; epsilon is then usually 0."""
+    epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    """Probability of a random action."""
+    epsilon_schedule: ScheduleSpec | None = None
+    """How epsilon changes over the run; the fixed value is its start."""
+    distribution: Literal["none", "categorical", "quantile"] = "categorical"
+    """Whether a value is a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
+    optimizer_eps: Annotated[float, Gt(0)] = 1.5e-4
+    """Adam's epsilon."""
+
+
+def expected_values(outputs: Tensor, distribution: str, support: Tensor) -> Tensor:
+    """Return the values [B, actions] of network outputs [B, actions, outputs]."""
+    if distribution == "none":
+        return outputs.squeeze(-1)
+    if distribution == "categorical":
+        return (outputs.softmax(dim=-1) * support).sum(dim=-1)
+    return outputs.mean(dim=-1)
+
+
+def take_action(outputs: Tensor, action: Tensor) -> Tensor:
+    """Return the outputs [B, outputs] of one action per row."""
+    return outputs.gather(1, action.view(-1, 1, 1).expand(-1, 1, outputs.shape[-1])).squeeze(1)
+
+
+def dqn_loss(
+    model: QNetwork, target_model: QNetwork, batch: ReplayBatch, support: Tensor, params: DQNParams
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss, each transition's error [B] for its priority, and the mean value predicted."""
+    with torch.no_grad():
+        successor = target_model(batch.next_observation, params.noisy)  # [B, actions, outputs]
+        judged = model(batch.next_observation, params.noisy) if params.double else successor
+        best = expected_values(judged, params.distribution, support).argmax(dim=1)
+        target = take_action(successor, best)  # [B, outputs]
+        if params.distribution == "categorical":
+            target = project_categorical(target.softmax(dim=-1), batch.reward, batch.discount, support)
+        else:
+            target = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * target
+    outputs = model(batch.observation, params.noisy)
+    predicted = take_action(outputs, batch.action)
+    if params.distribution == "categorical":
+        losses = errors = categorical_loss(predicted, target)
+    elif params.distribution == "quantile":
+        losses = quantile_huber_loss(predicted, target)
+        errors = predicted.mean(dim=1) - target.mean(dim=1)
+    else:
+        errors = (predicted - target).squeeze(1)
+        criterion = functional.smooth_l1_loss if params.loss == "huber" else functional.mse_loss
+        losses = criterion(predicted, target, reduction="none").squeeze(1)
+    loss = losses.mean() if batch.weight is None else (batch.weight * losses).mean()
+    value = expected_values(predicted.detach().unsqueeze(1), params.distribution, support).mean()
+    return loss, errors.detach().abs(), value
+
+
+class DQN:
+    """Online and target network and their optimizer."""
+
+    def __init__(
+        self,
+        params: DQNParams,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        assert isinstance(action_space, spaces.Discrete)
+        self.params = params
+        self.device = device
+        self.num_actions = int(action_space.n)
+        self.first_action = int(action_space.start)
+        outputs = {"none": 1, "categorical": params.num_atoms, "quantile": params.num_quantiles}[params.distribution]
+        self.support = torch.linspace(params.v_min, params.v_max, params.num_atoms, device=device)
+        self.model = QNetwork(
+            observation_space,
+            self.num_actions,
+            outputs=outputs,
+            hidden_sizes=params.hidden_sizes,
+            activation=params.activation,
+            dueling=params.dueling,
+            noisy=params.noisy,
+            generator=generator,
+        ).to(device)
+        self.target_model = copy.deepcopy(self.model).requires_grad_(False)
+        self.target_values = flatten_parameters(self.target_model.parameters())
+        self.optimizer = FlatOptimizer(self.model.parameters(), "adam", eps=params.optimizer_eps)
+
+    @torch.inference_mode()
+    def act(
+        self,
+        observation: Observation,
+        mask: Tensor | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Return exploring actions [num_envs]: the best ones, or with probability epsilon random ones."""
+        if self.params.noisy:
+            self.model.resample(generator)
+        action = self._best(observation, mask, noisy=self.params.noisy)
+        epsilon = controls["epsilon"]
+        if epsilon > 0:
+            random = self.random_actions(len(action), mask, generator)
+            explore = torch.rand(len(action), generator=generator, device=self.device) < epsilon
+            action = torch.where(explore, random, action)
+        return action
+
+    def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Return uniformly random legal actions [count]."""
+        score = torch.rand((count, self.num_actions), generator=generator, device=self.device)
+        return (score if mask is None else score.masked_fill(~mask, -1.0)).argmax(dim=1)
+
+    @torch.inference_mode()
+    def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        """Return the best actions; where a generator is given, one in twenty is random, as at the end of training."""
+        action = self._best(observation, mask, noisy=False)
+        if generator is None:
+            return action
+        random = self.random_actions(len(action), mask, generator)
+        explore = torch.rand(len(action), generator=generator, device=self.device) < EVALUATION_EPSILON
+        return torch.where(explore, random, action)
+
+    def _best(self, observation: Observation, mask: Tensor | None, *, noisy: bool) -> Tensor:
+        values = expected_values(self.model(observation, noisy), self.params.distribution, self.support)
+        return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(dim=1)
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return the actions counted from the space's start."""
+        return action.cpu().numpy() + self.first_action
+
+    def update(
+        self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Make one gradient step; return metrics and each transition's error [B]."""
+        if self.params.noisy:
+            self.model.resample(generator)
+            self.target_model.resample(generator)
+        loss, errors, value = dqn_loss(self.model, self.target_model, batch, self.support, self.params)
+        norm = self.optimizer.step(
+            loss, learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
+        )
+        return {"loss_q": loss.detach(), "q_mean": value, "gradient_norm": norm}, errors
+
+    @torch.no_grad()
+    def update_target(self) -> None:
+        """Move the target network towards the online one."""
+        if self.params.tau == 1.0:
+            self.target_values.copy_(self.optimizer.values)
+        else:
+            self.target_values.lerp_(self.optimizer.values, self.params.tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that acting and learning depend on."""
+        return {
+            "model": self.model.state_dict(),
+            "target_model": self.target_model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.model.load_state_dict(state["model"])
+        self.target_model.load_state_dict(state["target_model"])
+        self.optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,63 @@
+"""The parameters that every algorithm with a replay has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Interval
+
+from rl_training.experiment.schedules import ScheduleSpec
+
+
+@dataclass(frozen=True)
+class ReplayParams:
+    """How experience is kept and how often it is learned from."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    controls: ClassVar[tuple[str, ...]] = ("learning_rate",)
+
+    learning_rate: Annotated[float, Gt(0)] = 3e-4
+    """Step size of the optimizers."""
+    learning_rate_schedule: ScheduleSpec | None = None
+    """How the learning rate changes over the run; the fixed value is its start."""
+    learning_rate_warmup_steps: Annotated[int, Ge(0)] = 0
+    """Environment steps over which the learning rate rises linearly from 0."""
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
+    """Discount factor."""
+    buffer_size: Annotated[int, Ge(1)] = 1_000_000
+    """Transitions the replay holds."""
+    memory_map: bool = False
+    """Keep the replay in files of the run directory instead of in memory."""
+    learning_starts: Annotated[int, Ge(0)] = 100
+    """Environment steps of random actions before learning begins."""
+    batch_size: Annotated[int, Ge(1)] = 256
+    """Transitions per gradient step."""
+    train_interval: Annotated[int, Ge(1)] = 1
+    """Environment steps between rounds of gradient steps."""
+    gradient_steps: Annotated[int, Ge(1)] = 1
+    """Gradient steps per round."""
+    n_step: Annotated[int, Ge(1)] = 1
+    """Rewards summed before the value of the successor is used."""
+    hindsight: Literal["none", "future", "final", "episode"] = "none"
+    """Goal-conditioned tasks: learn also from goals that were reached later, at the end or anywhere in the episode."""
+    hindsight_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.8
+    """Share of a batch whose goals are replaced."""
+
+    def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
+        """Return the repairs for values that do not fit together."""
+        found = []
+        if self.batch_size > self.buffer_size:
+            found.append("algo_kwargs.batch_size: is larger than the replay; lower it or raise buffer_size")
+        if self.n_step > self.buffer_size:
+            found.append("algo_kwargs.n_step: is longer than the replay; lower it or raise buffer_size")
+        if self.learning_starts >= total_timesteps:
+            found.append(
+                f"algo_kwargs.learning_starts: {self.learning_starts} steps before learning leave nothing of "
+                f"total_timesteps {total_timesteps}; lower it or train longer"
+            )
+        if self.hindsight != "none" and self.n_step != 1:
+            found.append("algo_kwargs.n_step: hindsight recomputes the reward of single steps; set n_step to 1")
+        if self.hindsight != "none" and getattr(self, "prioritized", False):
+            found.append("algo_kwargs.prioritized: priorities do not fit replaced goals; set prioritized to false")
+        return found

@@ -1,0 +1,255 @@
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), with the quantile critics of TQC as an option.
+
+Truncated quantile critics (Kuznetsov et al. 2020, arXiv 2005.04269) pool the quantiles of all critics and drop the
+largest before they become a target.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Interval
+from gymnasium import Space
+from torch import Tensor
+
+from rl_training.algorithms.distributional import quantile_huber_loss
+from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.data.observations import Observation
+from rl_training.data.replay import ReplayBatch
+from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic
+from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
+
+
+@dataclass(frozen=True)
+class SACParams(ReplayParams):
+    """Parameters of soft actor-critic."""
+
+    tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
+    """How far the target critics move at each update."""
+    temperature: Annotated[float, Gt(0)] | Literal["auto"] = "auto"
+    """Weight of the entropy: a fixed value, or learned to keep the target entropy."""
+    temperature_init: Annotated[float, Gt(0)] = 1.0
+    """Where a learned temperature starts."""
+    target_entropy: float | Literal["auto"] = "auto"
+    """Entropy that a learned temperature keeps; auto is minus the number of action dimensions."""
+    num_critics: Annotated[int, Ge(1)] = 2
+    """Critics, of which the smallest value counts."""
+    num_quantiles: Annotated[int, Ge(1)] = 1
+    """Quantiles per critic; more than one gives truncated quantile critics (TQC)."""
+    dropped_quantiles: Annotated[int, Ge(0)] = 0
+    """Largest quantiles dropped from the target, per critic."""
+    use_sde: bool = False
+    """Explore by generalised state-dependent noise (Raffin et al. 2020)."""
+    sde_sample_freq: Annotated[int, Ge(1)] = 8
+    """Steps between fresh exploration matrices."""
+    log_std_init: float = -3.0
+    """gSDE: initial log standard deviation."""
+    hidden_sizes: tuple[Annotated[int, Ge(1)], ...] = (256, 256)
+    """Widths of the hidden layers of actor and critics."""
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
+    """Non-linearity of the hidden layers."""
+    max_grad_norm: Annotated[float, Gt(0)] | None = None
+    """Largest norm of each gradient; null switches clipping off."""
+    optimizer_eps: Annotated[float, Gt(0)] = 1e-8
+    """Adam's epsilon."""
+
+    def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
+        """Return the repairs for values that do not fit together."""
+        found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
+        if self.dropped_quantiles >= self.num_quantiles:
+            found.append("algo_kwargs.dropped_quantiles: must be less than num_quantiles; lower it")
+        return found
+
+
+@dataclass(frozen=True)
+class TQCParams(SACParams):
+    """Parameters of truncated quantile critics."""
+
+    num_quantiles: Annotated[int, Ge(1)] = 25
+    """Quantiles per critic; more than one gives truncated quantile critics (TQC)."""
+    dropped_quantiles: Annotated[int, Ge(0)] = 2
+    """Largest quantiles dropped from the target, per critic."""
+
+
+def critic_loss(
+    critic: StackedCritic,
+    target_critic: StackedCritic,
+    actor: SquashedActor,
+    batch: ReplayBatch,
+    temperature: Tensor,
+    noise: Tensor,
+    params: SACParams,
+) -> tuple[Tensor, Tensor]:
+    """Return the critics' loss and the mean predicted value; `noise` [B, size] draws the successors' actions."""
+    with torch.no_grad():
+        action, log_prob = actor.sample(batch.next_observation, noise)
+        successor = target_critic(batch.next_observation, action)  # [critics, B, quantiles]
+        if params.num_quantiles == 1:
+            value = successor.amin(dim=0)  # [B, 1]
+        else:
+            pooled = successor.transpose(0, 1).flatten(1).sort(dim=1).values  # [B, critics * quantiles]
+            value = pooled[:, : pooled.shape[1] - params.dropped_quantiles * params.num_critics]
+        soft = value - temperature * log_prob.unsqueeze(1)
+        target = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * soft  # [B, targets]
+    predicted = critic(batch.observation, batch.action)
+    if params.num_quantiles == 1:
+        loss = 0.5 * (predicted - target).square().mean(dim=(1, 2)).sum()
+    else:
+        rows = predicted.flatten(0, 1)  # [critics * B, quantiles]
+        loss = quantile_huber_loss(rows, target.repeat(params.num_critics, 1)).mean() / params.num_quantiles
+    return loss, predicted.detach().mean()
+
+
+def actor_loss(
+    critic: StackedCritic, actor: SquashedActor, observation: Observation, temperature: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the actor's loss and the log-probabilities [B] of its fresh actions."""
+    action, log_prob = actor.sample(observation, noise)
+    values = critic(observation, action).mean(dim=2)  # [critics, B]
+    value = values.amin(dim=0) if critic.outputs == 1 else values.mean(dim=0)
+    return (temperature * log_prob - value).mean(), log_prob
+
+
+class SAC:
+    """Actor, critics, target critics and temperature."""
+
+    def __init__(
+        self,
+        params: SACParams,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        self.params = params
+        self.device = device
+        self.scale = ActionScale(action_space)
+        networks: dict[str, Any] = {
+            "hidden_sizes": params.hidden_sizes,
+            "activation": params.activation,
+            "generator": generator,
+        }
+        self.actor = SquashedActor(
+            observation_space, self.scale.size, use_sde=params.use_sde, log_std_init=params.log_std_init, **networks
+        ).to(device)
+        self.critic = StackedCritic(
+            observation_space, self.scale.size, count=params.num_critics, outputs=params.num_quantiles, **networks
+        ).to(device)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.target_values = flatten_parameters(self.target_critic.parameters())
+        self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", eps=params.optimizer_eps)
+        self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", eps=params.optimizer_eps)
+        self.learns_temperature = params.temperature == "auto"
+        start = params.temperature_init if params.temperature == "auto" else params.temperature
+        self.log_temperature = torch.nn.Parameter(torch.tensor([float(np.log(start))], device=device))
+        self.temperature_optimizer = FlatOptimizer([self.log_temperature], "adam", eps=params.optimizer_eps)
+        self.target_entropy = -float(self.scale.size) if params.target_entropy == "auto" else params.target_entropy
+        self._exploration: Tensor | None = None  # [num_envs, latent, size], gSDE's matrices
+        self._exploration_age = 0
+
+    @torch.inference_mode()
+    def act(
+        self,
+        observation: Observation,
+        mask: Tensor | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Return exploring actions [num_envs, size] within [-1, 1]."""
+        if not self.params.use_sde:
+            return self._sample(observation, generator)
+        latent = self.actor.latent(observation)
+        if self._exploration is None or self._exploration_age >= self.params.sde_sample_freq:
+            self._exploration = self.actor.sample_exploration(len(latent), generator)
+            self._exploration_age = 0
+        self._exploration_age += 1
+        return self.actor.explore(latent, self._exploration)
+
+    def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Return uniformly random actions [count, size] within [-1, 1]."""
+        return torch.rand((count, self.scale.size), generator=generator, device=self.device) * 2 - 1
+
+    @torch.inference_mode()
+    def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        """Return the means, or sampled actions where a generator is given."""
+        return self.actor.mode(observation) if generator is None else self._sample(observation, generator)
+
+    def _sample(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        mean, log_std = self.actor(observation)
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        return torch.tanh(mean + log_std.exp() * noise)
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return actions stretched from [-1, 1] to the space's bounds."""
+        return self.scale.to_env(action)
+
+    def update(
+        self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Make one gradient step of critics, actor and temperature, and move the target critics."""
+        rate, limit = controls["learning_rate"], self.params.max_grad_norm
+        noise = torch.empty((2, *batch.action.shape), device=self.device).normal_(generator=generator)
+        temperature = self.log_temperature.detach().exp()
+        value_loss, value = critic_loss(
+            self.critic, self.target_critic, self.actor, batch, temperature, noise[0], self.params
+        )
+        norm = self.critic_optimizer.step(value_loss, learning_rate=rate, max_grad_norm=limit)
+
+        self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
+        policy_loss, log_prob = actor_loss(self.critic, self.actor, batch.observation, temperature, noise[1])
+        self.actor_optimizer.step(policy_loss, learning_rate=rate, max_grad_norm=limit)
+        self.critic.requires_grad_(True)
+
+        if self.learns_temperature:
+            surplus = log_prob.detach().mean() + self.target_entropy
+            self.temperature_optimizer.step(
+                -(self.log_temperature * surplus).sum(), learning_rate=rate, max_grad_norm=None
+            )
+        with torch.no_grad():
+            self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
+        metrics = {
+            "loss_critic": value_loss.detach(),
+            "loss_actor": policy_loss.detach(),
+            "q_mean": value,
+            "entropy": -log_prob.detach().mean(),
+            "temperature": temperature.squeeze(),
+            "gradient_norm": norm,
+        }
+        return metrics, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that acting and learning depend on."""
+        return {
+            "actor": self.actor.state_dict(),
+            "critic": self.critic.state_dict(),
+            "target_critic": self.target_critic.state_dict(),
+            "log_temperature": self.log_temperature.detach(),
+            "actor_optimizer": self.actor_optimizer.state_dict(),
+            "critic_optimizer": self.critic_optimizer.state_dict(),
+            "temperature_optimizer": self.temperature_optimizer.state_dict(),
+            "exploration": self._exploration,
+            "exploration_age": self._exploration_age,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+        for name in (
+            "actor",
+            "critic",
+            "target_critic",
+            "actor_optimizer",
+            "critic_optimizer",
+            "temperature_optimizer",
+        ):
+            getattr(self, name).load_state_dict(state[name])
+        with torch.no_grad():
+            self.log_temperature.copy_(state["log_temperature"])
+        exploration = state["exploration"]
+        self._exploration = None if exploration is None else exploration.to(self.device)
+        self._exploration_age = state["exploration_age"]

@@ -1,0 +1,179 @@
+"""Twin delayed DDPG (Fujimoto et al. 2018, arXiv 1802.09477), and DDPG as its special case.
+
+DDPG (Lillicrap et al. 2016, arXiv 1509.02971) is TD3 with one critic, no delay and no smoothing of the target policy.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Interval
+from gymnasium import Space
+from torch import Tensor
+
+from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.data.observations import Observation
+from rl_training.data.replay import ReplayBatch
+from rl_training.models.continuous import ActionScale, DeterministicActor, StackedCritic
+from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
+
+_PARTS = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer", "critic_optimizer")
+
+
+@dataclass(frozen=True)
+class TD3Params(ReplayParams):
+    """Parameters of TD3."""
+
+    learning_rate: Annotated[float, Gt(0)] = 1e-3
+    """Step size of the optimizers."""
+    tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
+    """How far the target networks move at each update of the actor."""
+    num_critics: Annotated[int, Ge(1)] = 2
+    """Critics, of which the smallest value counts in the target."""
+    policy_delay: Annotated[int, Ge(1)] = 2
+    """Updates of the critics per update of the actor."""
+    exploration_noise: Annotated[float, Ge(0)] = 0.1
+    """Standard deviation of the noise on actions, which lie in [-1, 1]."""
+    target_noise: Annotated[float, Ge(0)] = 0.2
+    """Standard deviation of the noise on the target policy's actions."""
+    target_noise_clip: Annotated[float, Ge(0)] = 0.5
+    """Bound of that noise."""
+    hidden_sizes: tuple[Annotated[int, Ge(1)], ...] = (400, 300)
+    """Widths of the hidden layers of actor and critics."""
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
+    """Non-linearity of the hidden layers."""
+    max_grad_norm: Annotated[float, Gt(0)] | None = None
+    """Largest norm of each gradient; null switches clipping off."""
+    optimizer_eps: Annotated[float, Gt(0)] = 1e-8
+    """Adam's epsilon."""
+
+
+@dataclass(frozen=True)
+class DDPGParams(TD3Params):
+    """Parameters of DDPG."""
+
+    num_critics: Annotated[int, Ge(1)] = 1
+    """Critics, of which the smallest value counts in the target."""
+    policy_delay: Annotated[int, Ge(1)] = 1
+    """Updates of the critics per update of the actor."""
+    target_noise: Annotated[float, Ge(0)] = 0.0
+    """Standard deviation of the noise on the target policy's actions."""
+
+
+def td3_critic_loss(
+    critic: StackedCritic,
+    target_critic: StackedCritic,
+    target_actor: DeterministicActor,
+    batch: ReplayBatch,
+    noise: Tensor,
+    params: TD3Params,
+) -> tuple[Tensor, Tensor]:
+    """Return the critics' loss and the mean predicted value; `noise` [B, size] smooths the target policy."""
+    with torch.no_grad():
+        smoothing = (noise * params.target_noise).clamp(-params.target_noise_clip, params.target_noise_clip)
+        action = (target_actor(batch.next_observation) + smoothing).clamp(-1.0, 1.0)
+        value = target_critic(batch.next_observation, action).amin(dim=0).squeeze(1)
+        target = batch.reward + batch.discount * value  # [B]
+    predicted = critic(batch.observation, batch.action).squeeze(2)  # [critics, B]
+    return (predicted - target).square().mean(dim=1).sum(), predicted.detach().mean()
+
+
+class TD3:
+    """Actor, critics and their targets."""
+
+    def __init__(
+        self,
+        params: TD3Params,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        self.params = params
+        self.device = device
+        self.scale = ActionScale(action_space)
+        networks: dict[str, Any] = {
+            "hidden_sizes": params.hidden_sizes,
+            "activation": params.activation,
+            "generator": generator,
+        }
+        self.actor = DeterministicActor(observation_space, self.scale.size, **networks).to(device)
+        self.critic = StackedCritic(
+            observation_space, self.scale.size, count=params.num_critics, outputs=1, **networks
+        ).to(device)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.target_actor_values = flatten_parameters(self.target_actor.parameters())
+        self.target_critic_values = flatten_parameters(self.target_critic.parameters())
+        self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", eps=params.optimizer_eps)
+        self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", eps=params.optimizer_eps)
+        self._updates = 0
+
+    @torch.inference_mode()
+    def act(
+        self,
+        observation: Observation,
+        mask: Tensor | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Return exploring actions [num_envs, size] within [-1, 1]."""
+        return self._explore(self.actor(observation), generator)
+
+    def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Return uniformly random actions [count, size] within [-1, 1]."""
+        return torch.rand((count, self.scale.size), generator=generator, device=self.device) * 2 - 1
+
+    @torch.inference_mode()
+    def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        """Return the policy's actions, with exploration noise where a generator is given."""
+        action: Tensor = self.actor(observation)
+        return action if generator is None else self._explore(action, generator)
+
+    def _explore(self, action: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.empty_like(action).normal_(generator=generator)
+        return (action + self.params.exploration_noise * noise).clamp(-1.0, 1.0)
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return actions stretched from [-1, 1] to the space's bounds."""
+        return self.scale.to_env(action)
+
+    def update(
+        self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Make one gradient step of the critics and, when it is due, of the actor and the targets."""
+        rate, limit = controls["learning_rate"], self.params.max_grad_norm
+        noise = torch.empty_like(batch.action).normal_(generator=generator)
+        value_loss, value = td3_critic_loss(
+            self.critic, self.target_critic, self.target_actor, batch, noise, self.params
+        )
+        norm = self.critic_optimizer.step(value_loss, learning_rate=rate, max_grad_norm=limit)
+        metrics = {"loss_critic": value_loss.detach(), "q_mean": value, "gradient_norm": norm}
+        self._updates += 1
+        if self._updates % self.params.policy_delay == 0:
+            self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
+            policy_loss = -self.critic(batch.observation, self.actor(batch.observation))[0].mean()
+            self.actor_optimizer.step(policy_loss, learning_rate=rate, max_grad_norm=limit)
+            self.critic.requires_grad_(True)
+            metrics["loss_actor"] = policy_loss.detach()
+            with torch.no_grad():
+                self.target_actor_values.lerp_(self.actor_optimizer.values, self.params.tau)
+                self.target_critic_values.lerp_(self.critic_optimizer.values, self.params.tau)
+        return metrics, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that acting and learning depend on."""
+        parts = {name: getattr(self, name).state_dict() for name in _PARTS}
+        return {**parts, "updates": self._updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+        for name in _PARTS:
+            getattr(self, name).load_state_dict(state[name])
+        self._updates = state["updates"]

@@ -1,0 +1,113 @@
+"""From steps to transitions: n-step returns that stop at the end of an episode, and stacks of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Transitions(NamedTuple):
+    """Finished transitions; k of them, with `stack` serial numbers where frames are stacked."""
+
+    observation: np.ndarray  # [k] or [k, stack] serial numbers
+    action: np.ndarray  # [k, ...]
+    reward: np.ndarray  # [k] discounted sum of up to n rewards
+    discount: np.ndarray  # [k] what the value of the successor is multiplied by: gamma^n, or 0 after a termination
+    successor: np.ndarray  # [k] or [k, stack] serial numbers
+    env: np.ndarray  # [k] which environment
+
+
+class NStepAccumulator:
+    """Holds back the last n steps of every environment until their returns are complete.
+
+    A terminated episode ends the sum without a bootstrap; a truncated one bootstraps from its true final observation
+    after however many rewards there were.
+    """
+
+    def __init__(self, num_envs: int, n_step: int, gamma: float) -> None:
+        self.num_envs = num_envs
+        self.n_step = n_step
+        self.powers = gamma ** np.arange(n_step + 1)
+        self._steps = 0
+        self._age = np.full((n_step, num_envs), -1)  # rewards summed so far; -1 marks an empty place
+        self._return = np.zeros((n_step, num_envs))
+        self._observation: np.ndarray | None = None  # [n_step, num_envs] or [n_step, num_envs, stack]
+        self._action: np.ndarray | None = None  # [n_step, num_envs, ...]
+
+    def add(
+        self,
+        observation: np.ndarray,
+        action: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        successor: np.ndarray,
+    ) -> Transitions:
+        """Take one step of every environment, observations as serial numbers, and return what it completes."""
+        if self._observation is None or self._action is None:
+            self._observation = np.zeros((self.n_step, *observation.shape), observation.dtype)
+            self._action = np.zeros((self.n_step, *action.shape), action.dtype)
+        place = self._steps % self.n_step
+        self._steps += 1
+        self._observation[place], self._action[place] = observation, action
+        self._return[place], self._age[place] = 0.0, 0
+        pending = self._age >= 0
+        self._return += np.where(pending, self.powers[self._age] * reward, 0.0)
+        self._age += pending
+        return self._emit((self._age == self.n_step) | (pending & (terminated | truncated)), terminated, successor)
+
+    def flush(self, successor: np.ndarray) -> Transitions | None:
+        """Complete every held-back step as if its episode were truncated now, before `successor`."""
+        if self._observation is None:
+            return None
+        return self._emit(self._age > 0, np.zeros(self.num_envs, dtype=bool), successor)
+
+    def _emit(self, complete: np.ndarray, terminated: np.ndarray, successor: np.ndarray) -> Transitions:
+        assert self._observation is not None
+        assert self._action is not None
+        places, envs = np.nonzero(complete)
+        ages = self._age[places, envs]
+        self._age[places, envs] = -1
+        return Transitions(
+            observation=self._observation[places, envs],
+            action=self._action[places, envs],
+            reward=self._return[places, envs].astype(np.float32),
+            discount=np.where(terminated[envs], 0.0, self.powers[ages]).astype(np.float32),
+            successor=successor[envs],
+            env=envs,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps held back."""
+        return {
+            "steps": self._steps,
+            "age": self._age,
+            "return": self._return,
+            "observation": self._observation,
+            "action": self._action,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the steps held back."""
+        self._steps, self._age, self._return = state["steps"], state["age"], state["return"]
+        self._observation, self._action = state["observation"], state["action"]
+
+
+class StackTracker:
+    """Which frames the observation in front of every environment is a stack of."""
+
+    def __init__(self, num_envs: int, stack: int) -> None:
+        self.stack = stack
+        self.serials = np.zeros((num_envs, stack) if stack > 1 else num_envs, np.int64)
+
+    def restart(self, envs: np.ndarray, serials: np.ndarray) -> None:
+        """Begin episodes: the first frame fills the whole stack, as it does in the environment."""
+        self.serials[envs] = serials[:, None] if self.stack > 1 else serials
+
+    def successor(self, serials: np.ndarray) -> np.ndarray:
+        """Return the stacks after one more frame [num_envs] each."""
+        if self.stack == 1:
+            return serials
+        return np.concatenate((self.serials[:, 1:], serials[:, None]), axis=1)

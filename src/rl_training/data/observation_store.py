@@ -1,0 +1,94 @@
+"""Observations of a replay, each kept once; transitions refer to them by serial number."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rl_training.data.observations import NumpyObservation
+from rl_training.experiment.files import storage_errors
+
+_WHOLE = "observation"  # the column of an observation that is not a Dict
+
+
+class ObservationStore:
+    """A ring of observations. Of stacked frames only the newest is kept; a stack is a row of serial numbers."""
+
+    def __init__(self, space: Space[Any], capacity: int, *, stack: int = 1, directory: Path | None = None) -> None:
+        """Reserve memory, or files in `directory`, for `capacity` observations of which `stack` frames are one."""
+        self.capacity = capacity
+        self.stack = stack
+        self.count = 0  # observations ever put; the serial number of the next one
+        self._is_dict = isinstance(space, spaces.Dict)
+        parts = dict(space.items()) if isinstance(space, spaces.Dict) else {_WHOLE: space}
+        self._shapes = {key: tuple(part.shape or ()) for key, part in parts.items()}
+        self._columns = {
+            key: allocate_column((capacity, *_frame_shape(part, stack)), _dtype(part), directory, f"obs_{key}")
+            for key, part in parts.items()
+        }
+
+    @property
+    def oldest(self) -> int:
+        """The serial number of the oldest observation that is still there."""
+        return max(0, self.count - self.capacity)
+
+    @property
+    def width(self) -> int:
+        """The bytes of one observation."""
+        return sum(column.nbytes for column in self._columns.values()) // self.capacity
+
+    def put(self, observations: NumpyObservation) -> np.ndarray:
+        """Keep a batch [k, ...] (the newest frames of stacked ones) and return its serial numbers [k]."""
+        columns = observations if isinstance(observations, dict) else {_WHOLE: observations}
+        serials: np.ndarray | None = None
+        for key, column in self._columns.items():
+            batch = columns[key]
+            if serials is None:
+                serials = np.arange(self.count, self.count + len(batch))
+                places = serials % self.capacity
+            column[places] = batch if self.stack == 1 else batch[:, -(batch.shape[1] // self.stack) :]
+        assert serials is not None
+        self.count += len(serials)
+        return serials
+
+    def get(self, serials: np.ndarray) -> NumpyObservation:
+        """Return observations [..., *shape] for serial numbers [...], or [..., stack] where frames are stacked."""
+        places = serials % self.capacity
+        leading = places.shape if self.stack == 1 else places.shape[:-1]
+        parts = {key: column[places].reshape(*leading, *self._shapes[key]) for key, column in self._columns.items()}
+        return parts if self._is_dict else parts[_WHOLE]
+
+    def rows(self, first: int, last: int) -> dict[str, np.ndarray]:
+        """Return the columns of the serial numbers [first, last), for saving."""
+        places = np.arange(first, last) % self.capacity
+        return {key: column[places] for key, column in self._columns.items()}
+
+    def restore_rows(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
+        """Put saved columns back at the serial numbers from `first` on."""
+        for key, column in self._columns.items():
+            places = np.arange(first, first + len(columns[key])) % self.capacity
+            column[places] = columns[key]
+
+
+def allocate_column(shape: tuple[int, ...], dtype: Any, directory: Path | None, name: str) -> np.ndarray:
+    """Return zeroed memory, or a memory-mapped file in a directory that vanishes with the process."""
+    if directory is None:
+        return np.zeros(shape, dtype)
+    with storage_errors(f"the replay's column {name}", directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:  # has no name, so that a kill leaves nothing behind
+            return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
+
+
+def _dtype(space: Space[Any]) -> Any:
+    return np.float32 if np.issubdtype(space.dtype, np.floating) else space.dtype
+
+
+def _frame_shape(space: Space[Any], stack: int) -> tuple[int, ...]:
+    shape = tuple(space.shape or ())
+    return shape if stack == 1 else (shape[0] // stack, *shape[1:])

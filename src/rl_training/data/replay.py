@@ -1,0 +1,231 @@
+"""A replay: steps go in, batches of transitions come out; accumulating, storing and sampling are parts of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+from torch import Tensor
+
+from rl_training.data.accumulator import NStepAccumulator, StackTracker, Transitions
+from rl_training.data.observation_store import ObservationStore, allocate_column
+from rl_training.data.observations import NumpyObservation, Observation, map_observation, to_tensor
+from rl_training.data.samplers import Sampler
+
+_FLAT = ("action", "reward", "discount")
+SAVED_PARTS = 32  # a full replay is saved in this many parts, so that saving copies little of it at a time
+SMALLEST_PART = 1 << 20  # bytes; what is smaller is not worth a file of its own
+OBSERVATION_SLACK = 8  # one more observation per this many transitions: an ended episode leaves one of its own
+
+
+@dataclass(frozen=True)
+class ReplayBatch:
+    """Transitions to learn from, on the device; B is the batch size."""
+
+    observation: Observation  # [B, ...]
+    action: Tensor  # [B, ...]
+    reward: Tensor  # [B] n-step
+    discount: Tensor  # [B] factor of the successor's value
+    next_observation: Observation  # [B, ...]
+    weight: Tensor | None  # [B] importance weights
+
+
+class Replay:
+    """The latest transitions of all environments, each observation stored once."""
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        action: np.ndarray,
+        sampler: Sampler,
+        *,
+        capacity: int,
+        num_envs: int,
+        n_step: int,
+        gamma: float,
+        stack: int = 1,
+        directory: Path | None = None,
+    ) -> None:
+        """Reserve memory for `capacity` transitions; `action` is an example of one step, [num_envs, ...]."""
+        self.capacity = capacity
+        self.num_envs = num_envs
+        self.count = 0  # transitions ever added
+        self.oldest = 0  # serial number of the oldest one that can be drawn
+        self.sampler = sampler
+        # Transitions of one moment may refer to observations this far apart.
+        self._spread = 2 * (n_step + stack + 1) * num_envs
+        room = capacity + capacity // OBSERVATION_SLACK + 2 * self._spread
+        self.observations = ObservationStore(observation_space, room, stack=stack, directory=directory)
+        self.accumulator = NStepAccumulator(num_envs, n_step, gamma)
+        self.stacks = StackTracker(num_envs, stack)
+        serial_shape = (capacity, stack) if stack > 1 else (capacity,)
+        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+            "observation": (serial_shape, np.int64),
+            "successor": (serial_shape, np.int64),
+            "action": ((capacity, *action.shape[1:]), action.dtype),
+            "reward": ((capacity,), np.float32),
+            "discount": ((capacity,), np.float32),
+            "env": ((capacity,), np.int32),
+        }
+        self.columns = {name: allocate_column(shape, dtype, directory, name) for name, (shape, dtype) in shapes.items()}
+
+    @property
+    def size(self) -> int:
+        """How many transitions can be drawn."""
+        return self.count - self.oldest
+
+    def begin(self, observation: NumpyObservation) -> None:
+        """Every environment starts an episode with these observations [num_envs, ...]."""
+        flushed = self.accumulator.flush(self.stacks.serials)
+        if flushed is not None:
+            self._store(flushed)
+        self.stacks.restart(np.arange(self.num_envs), self.observations.put(observation))
+
+    def add(
+        self,
+        action: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        final_observation: NumpyObservation,
+        observation: NumpyObservation,
+    ) -> None:
+        """Take one step of every environment: its true successor, and what to act on next after any reset."""
+        current = self.stacks.serials
+        successor = self.stacks.successor(self.observations.put(final_observation))
+        self._store(self.accumulator.add(current, action, reward, terminated, truncated, successor))
+        self.stacks.serials = successor.copy()
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            first = self.observations.put(map_observation(lambda array: array[ended], observation))
+            self.stacks.restart(ended, first)
+
+    def _store(self, new: Transitions) -> None:
+        added = len(new.reward)
+        if added:
+            rows = np.arange(self.count, self.count + added) % self.capacity
+            for name in Transitions._fields:
+                self.columns[name][rows] = getattr(new, name)
+            self.count += added
+            self.sampler.added(rows)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of transitions that were overwritten or whose observations soon will be."""
+        oldest = max(self.oldest, self.count - self.capacity)
+        needed = self.observations.count - self.observations.capacity + self._spread
+        while oldest < self.count and self.columns["observation"][oldest % self.capacity].min() < needed:
+            self.sampler.removed(np.array([oldest % self.capacity]))
+            oldest += 1
+        self.oldest = oldest
+
+    def sample(
+        self,
+        batch_size: int,
+        generator: np.random.Generator,
+        device: torch.device,
+        *,
+        count: int = 1,
+        beta: float = 1.0,
+    ) -> tuple[list[ReplayBatch], np.ndarray]:
+        """Draw `count` batches with one transfer; return them and their rows [count, batch_size]."""
+        rows, weight = self.sampler.sample(self.oldest, self.count, (count, batch_size), beta, generator)
+        gathered = self.gather(rows, generator)
+        tensors = {name: torch.as_tensor(array, device=device) for name, array in gathered.items() if name in _FLAT}
+        observation = to_tensor(gathered["observation"], device)
+        next_observation = to_tensor(gathered["next_observation"], device)
+        weights = None if weight is None else torch.as_tensor(weight, device=device)
+
+        def batch(index: int) -> ReplayBatch:
+            return ReplayBatch(
+                observation=map_observation(lambda array: array[index], observation),
+                next_observation=map_observation(lambda array: array[index], next_observation),
+                weight=None if weights is None else weights[index],
+                **{name: tensor[index] for name, tensor in tensors.items()},
+            )
+
+        return [batch(index) for index in range(count)], rows
+
+    def gather(self, rows: np.ndarray, generator: np.random.Generator) -> dict[str, Any]:
+        """Return the transitions in rows [...] as host arrays."""
+        columns = self.columns
+        return {
+            "observation": self.observations.get(columns["observation"][rows]),
+            "next_observation": self.observations.get(columns["successor"][rows]),
+            "action": columns["action"][rows],
+            "reward": columns["reward"][rows],
+            "discount": columns["discount"][rows],
+        }
+
+    def marks(self) -> tuple[int, int]:
+        """Return the serial numbers up to which transitions and observations are filled."""
+        return self.count, self.observations.count
+
+    def ranges_since(self, marks: tuple[int, int]) -> list[dict[str, list[int]]]:
+        """Return the ranges of serial numbers added since earlier `marks`, in parts that are small to copy."""
+        first = max(marks[0], self.count - self.capacity)
+        first_observation = max(marks[1], self.observations.oldest)
+        new, new_observations = self.count - first, self.observations.count - first_observation
+        width = sum(column.nbytes for column in self.columns.values()) // self.capacity
+        total, added = (
+            width * transitions + self.observations.width * observations
+            for transitions, observations in ((self.capacity, self.observations.capacity), (new, new_observations))
+        )
+        limit = max(total // SAVED_PARTS, SMALLEST_PART)
+        parts = min(new_observations, math.ceil(added / limit))  # each has an observation of its own
+        return [
+            {
+                "transitions": [first + new * part // parts, first + new * (part + 1) // parts],
+                "observations": [
+                    first_observation + new_observations * part // parts,
+                    first_observation + new_observations * (part + 1) // parts,
+                ],
+            }
+            for part in range(parts)
+        ]
+
+    def rows(self, ranges: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
+        """Return copies of the columns in ranges of serial numbers, for saving."""
+        rows = np.arange(*ranges["transitions"]) % self.capacity
+        arrays = {f"transition/{name}": column[rows] for name, column in self.columns.items()}
+        observations = self.observations.rows(*ranges["observations"])
+        return arrays | {f"observation/{name}": column for name, column in observations.items()}
+
+    def needs(self, ranges: Mapping[str, list[int]]) -> bool:
+        """Whether rows of these ranges may still be drawn."""
+        transitions_end, observations_end = ranges["transitions"][1], ranges["observations"][1]
+        return transitions_end > self.count - self.capacity or observations_end > self.observations.oldest
+
+    def restore_rows(self, ranges: Mapping[str, list[int]], arrays: Mapping[str, np.ndarray]) -> None:
+        """Put saved columns back where they were."""
+        rows = np.arange(*ranges["transitions"]) % self.capacity
+        for name, column in self.columns.items():
+            column[rows] = arrays[f"transition/{name}"]
+        prefix = "observation/"
+        observations = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+        self.observations.restore_rows(ranges["observations"][0], observations)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is not in the rows; those are saved apart, as they grow (`ranges_since`)."""
+        return {
+            "count": self.count,
+            "oldest": self.oldest,
+            "observation_count": self.observations.count,
+            "stacks": self.stacks.serials,
+            "accumulator": self.accumulator.state_dict(),
+            "sampler": self.sampler.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on; the rows are put back by `restore_rows`."""
+        self.count, self.oldest = state["count"], state["oldest"]
+        self.observations.count = state["observation_count"]
+        self.stacks.serials = state["stacks"]
+        self.accumulator.load_state_dict(state["accumulator"])
+        self.sampler.load_state_dict(state["sampler"])

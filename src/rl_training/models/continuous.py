@@ -1,0 +1,176 @@
+"""Actors and critics for bounded continuous actions, which are [-1, 1] inside. B is the batch size."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rl_training.data.observations import Observation
+from rl_training.errors import ConfigError
+from rl_training.models.distributions import LOG_SQRT_2PI
+from rl_training.models.encoders import make_encoder
+from rl_training.models.heads import LOG_STD_RANGE
+from rl_training.models.layers import StackedMLP, linear
+
+SDE_MEAN_LIMIT = 2.0  # beyond it tanh is flat, and the noise could not bring the mean back
+
+
+class ActionScale:
+    """Between actions in [-1, 1] and the environment's bounds."""
+
+    def __init__(self, space: Space[Any]) -> None:
+        assert isinstance(space, spaces.Box)
+        if not space.is_bounded():
+            raise ConfigError(
+                "env_id: the actions of this environment have no bounds, which this algorithm needs; "
+                "give it a bounded Box by gymnasium.wrappers.TransformAction, or use ppo"
+            )
+        self.shape = space.shape
+        self.size = int(np.prod(space.shape))
+        self.dtype = space.dtype
+        self.low, self.high = space.low, space.high
+
+    def to_env(self, action: Tensor) -> np.ndarray:
+        """Return actions [B, *shape] of the environment for [B, size] in [-1, 1]."""
+        shaped = action.cpu().numpy().reshape(-1, *self.shape)
+        stretched = self.low + 0.5 * (shaped + 1.0) * (self.high - self.low)
+        return np.clip(stretched, self.low, self.high).astype(self.dtype, copy=False)
+
+
+class SquashedActor(nn.Module):
+    """A normal distribution squashed by tanh; with `use_sde` its noise is a function of the latent."""
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        size: int,
+        *,
+        hidden_sizes: tuple[int, ...],
+        activation: str,
+        use_sde: bool,
+        log_std_init: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.size = size
+        self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
+        self.hidden = StackedMLP(1, self.encoder.width, hidden_sizes, activation, orthogonal=False, generator=generator)
+        width = self.hidden.outputs
+        self.mean = linear(width, size, orthogonal=False, generator=generator)
+        self.log_std_head = None if use_sde else linear(width, size, orthogonal=False, generator=generator)
+        self.log_std = nn.Parameter(torch.full((width, size), log_std_init)) if use_sde else None
+
+    def latent(self, observation: Observation) -> Tensor:
+        """Return the last hidden layer [B, width]."""
+        return self.hidden.one(0, self.encoder(observation))
+
+    def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation [B, size] before squashing."""
+        latent = self.latent(observation)
+        if self.log_std is not None:
+            variance = latent.detach().square() @ self.log_std.exp().square()
+            return self._mean(latent), 0.5 * torch.log(variance + 1e-6)
+        assert self.log_std_head is not None
+        return self.mean(latent), self.log_std_head(latent).clamp(*LOG_STD_RANGE)
+
+    def _mean(self, latent: Tensor) -> Tensor:
+        return functional.hardtanh(self.mean(latent), -SDE_MEAN_LIMIT, SDE_MEAN_LIMIT)
+
+    def sample(self, observation: Observation, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions [B, size] made from standard normal noise, and their log-probabilities [B]."""
+        mean, log_std = self(observation)
+        raw = mean + log_std.exp() * noise
+        return torch.tanh(raw), squashed_log_prob(raw, noise, log_std)
+
+    def mode(self, observation: Observation) -> Tensor:
+        """Return the squashed means [B, size]."""
+        latent = self.latent(observation)
+        return torch.tanh(self.mean(latent) if self.log_std is None else self._mean(latent))
+
+    def sample_exploration(self, num_envs: int, generator: torch.Generator) -> Tensor:
+        """Draw gSDE's matrices, one per environment, [num_envs, width, size]."""
+        assert self.log_std is not None
+        noise = torch.empty((num_envs, *self.log_std.shape), device=self.log_std.device).normal_(generator=generator)
+        return noise * self.log_std.exp()
+
+    def explore(self, latent: Tensor, exploration: Tensor) -> Tensor:
+        """Return actions [num_envs, size] with the noise of the given matrices."""
+        return torch.tanh(self._mean(latent) + torch.bmm(latent.unsqueeze(1), exploration).squeeze(1))
+
+
+def squashed_log_prob(raw: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
+    """Return the log-densities [B] of tanh(raw), raw = mean + exp(log_std) * noise, each [B, size].
+
+    log(1 - tanh(x)^2) is written as 2 (log 2 - x - softplus(-2x)), which stays exact where tanh saturates.
+    """
+    normal = -(0.5 * noise.square() + log_std + LOG_SQRT_2PI)
+    squash = 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
+    return (normal - squash).sum(dim=-1)
+
+
+class DeterministicActor(nn.Module):
+    """One action per observation, squashed by tanh."""
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        size: int,
+        *,
+        hidden_sizes: tuple[int, ...],
+        activation: str,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
+        self.network = StackedMLP(
+            1,
+            self.encoder.width,
+            hidden_sizes,
+            activation,
+            orthogonal=False,
+            generator=generator,
+            outputs=size,
+        )
+
+    def forward(self, observation: Observation) -> Tensor:
+        """Return actions [B, size]."""
+        return torch.tanh(self.network.one(0, self.encoder(observation)))
+
+
+class StackedCritic(nn.Module):
+    """Several critics of state and action, evaluated as one."""
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        size: int,
+        *,
+        count: int,
+        outputs: int,
+        hidden_sizes: tuple[int, ...],
+        activation: str,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.outputs = outputs
+        self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
+        self.networks = StackedMLP(
+            count,
+            self.encoder.width + size,
+            hidden_sizes,
+            activation,
+            orthogonal=False,
+            generator=generator,
+            outputs=outputs,
+        )
+
+    def forward(self, observation: Observation, action: Tensor) -> Tensor:
+        """Return values [count, B, outputs]."""
+        values: Tensor = self.networks(torch.cat((self.encoder(observation), action), dim=1))
+        return values

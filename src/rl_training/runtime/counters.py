@@ -1,0 +1,51 @@
+"""What a run knows about itself at any moment, saved with every checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rl_training.runtime.metrics import EpisodeStatistics, RunningMeans
+
+_PLAIN = (
+    "step",
+    "update_count",
+    "stop_reason",
+    "_times",
+    "_resolved",
+    "_latest",
+    "_best",
+    "_logged_step",
+    "_evaluated_step",
+    "_evaluation_due",
+)
+
+
+class RunCounters:
+    """Counts, running metrics and the latest results of a run."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.update_count = 0
+        self.stop_reason: str | None = None
+        self.metrics = RunningMeans()
+        self.episodes = EpisodeStatistics()
+        self._times = {"time_collect": 0.0, "time_update": 0.0, "time_eval": 0.0}
+        self._resolved: dict[str, float] = {}  # scheduled scalars at the latest step
+        self._latest: dict[str, Any] = {}  # the latest value of every metric
+        self._best: dict[str, Any] | None = None  # the best evaluation and its checkpoint
+        self._logged_step = 0
+        self._evaluated_step: int | None = None
+        self._evaluation_due = False
+
+    def counters(self) -> dict[str, Any]:
+        """Return everything as plain values and tensors."""
+        plain = {name.removeprefix("_"): getattr(self, name) for name in _PLAIN}
+        return {**plain, "metrics": self.metrics.state_dict(), "episodes": self.episodes.state_dict()}
+
+    def load_counters(self, state: Mapping[str, Any]) -> None:
+        """Put everything back."""
+        for name in _PLAIN:
+            setattr(self, name, state[name.removeprefix("_")])
+        self.metrics.load_state_dict(state["metrics"])
+        self.episodes.load_state_dict(state["episodes"])

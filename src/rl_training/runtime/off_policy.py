@@ -1,0 +1,147 @@
+"""The off-policy loop: step the environments, keep what happened, learn from any of it.
+
+Rounds of gradient steps and updates of the target network are counted by the marks that environment steps cross, so
+their number does not depend on how many environments step together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.data.hindsight import HindsightReplay
+from rl_training.data.replay import Replay, ReplayBatch
+from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
+from rl_training.envs.vector import VectorEnv
+from rl_training.experiment.checkpoints import ResumePoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.env_params import env_params
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.cadence import marks_between
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.session import TrainingSession, TrainResult
+
+
+class OffPolicyAlgorithm(Protocol):
+    """What the loop needs of an algorithm."""
+
+    params: ReplayParams
+
+    def update(
+        self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Make one gradient step; return metrics and, for priorities, each transition's error."""
+
+
+def train_off_policy(
+    config: TrainConfig,
+    *,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: ResumePoint | None = None,
+    on_marks: Callable[[OffPolicyAlgorithm, int, int], None] = lambda algorithm, before, after: None,
+) -> TrainResult:
+    """Train the configured algorithm; `on_marks(algorithm, before, after)` runs before the updates of each step."""
+    with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
+        env = session.setup.make_env(gamma=session.params.gamma)
+        algorithm = get_algorithm_spec(session.config.algo).load_algorithm()(
+            session.params,
+            env.observation_space,
+            env.action_space,
+            device=session.device,
+            generator=session.streams.initial(),
+        )
+        collector = ReplayCollector(
+            env,
+            algorithm,
+            lambda action: make_replay(session, env, action),
+            seed=session.config.seed,
+            device=session.device,
+            generator=session.streams["policy"],
+        )
+        session.start(algorithm, collector, collector.replay)
+        while not session.done:
+            _train_step(session, algorithm, collector, on_marks)
+        return session.result()
+
+
+def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) -> Replay:
+    """Return the replay that the parameters ask for."""
+    params = session.params
+    sampler: Sampler = UniformSampler(params.buffer_size)
+    if getattr(params, "prioritized", False):
+        sampler = PrioritizedSampler(params.buffer_size, alpha=params.per_alpha, eps=1e-6)
+    settings: dict[str, Any] = {
+        "capacity": params.buffer_size,
+        "num_envs": env.num_envs,
+        "gamma": params.gamma,
+        "stack": env_params(session.config, "training").frame_stack,
+        "directory": session.config.output_dir if params.memory_map else None,
+    }
+    if params.hindsight == "none":
+        return Replay(env.observation_space, action, sampler, n_step=params.n_step, **settings)
+    return HindsightReplay(
+        env.observation_space,
+        action,
+        sampler,
+        task=session.setup.goal_task(),
+        strategy=params.hindsight,
+        ratio=params.hindsight_ratio,
+        **settings,
+    )
+
+
+def _train_step(
+    session: TrainingSession,
+    algorithm: OffPolicyAlgorithm,
+    collector: ReplayCollector,
+    on_marks: Callable[[OffPolicyAlgorithm, int, int], None],
+) -> None:
+    params = algorithm.params
+    controls = session.controls()
+    before = session.step
+    with session.timed("collect"):
+        session.count_episodes(collector.step(controls, random=before < params.learning_starts))
+    # Steps beyond the horizon, where it is no multiple of num_envs, cross no marks.
+    after = min(before + collector.env.num_envs, session.config.total_timesteps)
+    rounds = marks_between(before, after, params.train_interval, beyond=params.learning_starts)
+    updates = rounds * params.gradient_steps if collector.replay.size else 0
+    metrics: dict[str, Tensor] = {}
+    with session.timed("update"):
+        on_marks(algorithm, before, after)
+        if updates:
+            session.collected()
+            metrics = learn(session, algorithm, collector.replay, controls, updates)
+    session.advance(collector.env.num_envs, metrics, updates=updates, check_finite=False)
+
+
+def learn(
+    session: TrainingSession,
+    algorithm: OffPolicyAlgorithm,
+    replay: Replay,
+    controls: Mapping[str, float],
+    updates: int,
+) -> dict[str, Tensor]:
+    """Make gradient steps and return the mean of their metrics."""
+    size, device = algorithm.params.batch_size, session.device
+    draws = session.streams.numpy("replay")
+    reports: list[dict[str, Tensor]] = []
+    if isinstance(replay.sampler, PrioritizedSampler):
+        for _ in range(updates):  # each draw depends on the errors of the one before
+            (batch,), rows = replay.sample(size, draws, device, beta=controls["per_beta"])
+            report, errors = algorithm.update(batch, controls, session.streams["update"])
+            reports.append(report)
+            if errors is not None:
+                replay.sampler.update(rows[0], errors.cpu().numpy())
+    else:
+        batches, _ = replay.sample(size, draws, device, count=updates)
+        reports = [algorithm.update(batch, controls, session.streams["update"])[0] for batch in batches]
+    if len(reports) == 1:
+        return reports[0]
+    names = dict.fromkeys(name for report in reports for name in report)
+    return {name: torch.stack([report[name] for report in reports if name in report]).mean() for name in names}

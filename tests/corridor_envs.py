@@ -1,0 +1,119 @@
+"""Tiny tasks, named as `corridor_envs:Corridor/...`, that a learner without the right target cannot solve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+LENGTH = 5
+CONSOLATION = 0.2
+WAGE, BRIBE = 1.0, 5.0
+PIXELS = 36
+
+
+class Corridor(gym.Env[Any, Any]):
+    """Go forward five times for a reward of 1, or leave at any place for a small one.
+
+    Only who values what follows goes forward. Between a `low` of -1 and a `high` of 3 actions are
+    continuous, and going forward is anything above 1, the middle.
+    """
+
+    def __init__(self, low: float | None = None, high: float | None = None) -> None:
+        self.observation_space = gym.spaces.Box(0, 1, (LENGTH,), np.float32)
+        self._continuous = low is not None and high is not None
+        self.action_space: gym.Space[Any] = (
+            gym.spaces.Box(low or 0.0, high or 0.0, (1,), np.float32) if self._continuous else gym.spaces.Discrete(2)
+        )
+        self._place = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not np.asarray(action).reshape(-1)[0] > (1.0 if self._continuous else 0.5):
+            return self._observe(), CONSOLATION, True, False, {}
+        self._place += 1
+        if self._place == LENGTH:
+            self._place = LENGTH - 1
+            return self._observe(), 1.0, True, False, {}
+        return self._observe(), 0.0, False, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.eye(LENGTH, dtype=np.float32)[self._place]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self._place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._place = state["place"]
+
+
+class Shifts(gym.Env[Any, Any]):
+    """Stay for a wage, or take the bribe and be gone; the clock cuts every step.
+
+    With a discount of 0.9 staying is worth 10 and the bribe 5, but only to who knows that the clock ends nothing.
+    """
+
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.ones(1, dtype=np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        gone = int(action) == 1
+        return np.ones(1, dtype=np.float32), BRIBE if gone else WAGE, gone, not gone, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """There is nothing to put back."""
+
+
+class Frames(gym.Env[Any, Any]):
+    """Grey pictures that show the number of the step, ten levels apart; episodes of six steps."""
+
+    steps_per_episode = 6
+
+    def __init__(self, continuous: bool = False) -> None:
+        self.observation_space = gym.spaces.Box(0, 255, (PIXELS, PIXELS), np.uint8)
+        self.action_space: gym.Space[Any] = (
+            gym.spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else gym.spaces.Discrete(2)
+        )
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        return self._observe(), float(self._steps), self._steps == self.steps_per_episode, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.full((PIXELS, PIXELS), 10 * self._steps, dtype=np.uint8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._steps = state["steps"]
+
+
+for name, task, kwargs in (
+    ("Discrete", "Corridor", {}),
+    ("Box", "Corridor", {"low": -1.0, "high": 3.0}),
+    ("Boundless", "Corridor", {"low": -np.inf, "high": np.inf}),
+    ("Shifts", "Shifts", {}),
+    ("Frames", "Frames", {}),
+    ("FramesBox", "Frames", {"continuous": True}),
+):
+    if f"Corridor/{name}-v0" not in gym.registry:
+        gym.register(f"Corridor/{name}-v0", entry_point=f"corridor_envs:{task}", kwargs=kwargs)
