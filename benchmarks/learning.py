@@ -12,7 +12,6 @@ import argparse
 import json
 import logging
 import platform
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def run_preset(preset: str, seeds: list[int], output_dir: Path, overrides: dict[
             del plain[key]
         summary["runs"].append(row)
         summary |= {
-            "command": f"python benchmarks/learning.py {' '.join(sys.argv[1:])}",
+            "command": f"python benchmarks/learning.py --preset {preset} --seeds {','.join(map(str, seeds))}",
             "config": plain,
             "versions": dependency_versions(),
             "machine": {"python": platform.python_version(), "processor": platform.machine()},

@@ -217,7 +217,7 @@ def test_a_damaged_segment_is_named_and_the_newest_sound_checkpoint_is_used(run,
     ).pop()
     harm(run / SEGMENTS / name)
     with pytest.raises(CheckpointError) as caught:
-        verify_checkpoint(newest)
+        verify_checkpoint(newest, to_resume=True)
     assert f"{newest} is damaged: segment {name} is {word}" in str(caught.value)
     sound, notices = newest_sound_checkpoint(run)
     assert sound.path == older[0]
@@ -234,7 +234,7 @@ def test_a_segment_outside_of_the_run_is_refused(run):
     manifest["segments"][0]["name"] = "../../secret"
     path.write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match=r"unsafe: the manifest lists the segment '\.\./\.\./secret'"):
-        verify_checkpoint(last_checkpoint(run))
+        verify_checkpoint(last_checkpoint(run), to_resume=True)
 
 
 def test_a_resume_from_an_older_checkpoint_goes_the_same_way_again(run, straight):
@@ -296,4 +296,4 @@ def test_a_longer_horizon_goes_on_with_the_replay(run):
     extended = resume(run, total_timesteps=300)
     assert extended.metrics["global_step"] == 300
     assert_same_run(extended.run_dir, run)
-    verify_checkpoint(last_checkpoint(run))
+    verify_checkpoint(last_checkpoint(run), to_resume=True)
