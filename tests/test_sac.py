@@ -431,7 +431,7 @@ def test_updates_equal_a_loop_written_with_torch_alone() -> None:
     ]
     for ours, theirs in pairs:
         torch.testing.assert_close(parameters_of(ours), parameters_of(theirs), rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(algorithm.log_temperature.detach(), log_temperature.detach(), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(algorithm.temperature.log.detach(), log_temperature.detach(), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "settings"), KINDS)

@@ -11,18 +11,20 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Interval
-from gymnasium import Space, spaces
+from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.algorithms.temperature import Temperature
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
+from rl_training.models.discrete import DiscreteActions
 from rl_training.models.distributions import Categorical, mask_logits
 from rl_training.models.encoders import make_encoder
 from rl_training.models.layers import StackedMLP
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
-_PARTS = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature_optimizer")
+_PARTS = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
 
 
 @dataclass(frozen=True)
@@ -112,24 +114,21 @@ class DiscreteSAC:
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        assert isinstance(action_space, spaces.Discrete)
         self.params = params
         self.device = device
-        self.num_actions = int(action_space.n)
-        self.first_action = int(action_space.start)
-        self.actor = ActionValues(observation_space, self.num_actions, 1, params, generator).to(device)
-        self.critic = ActionValues(observation_space, self.num_actions, params.num_critics, params, generator).to(
+        self.actions = DiscreteActions(action_space)
+        self.actor = ActionValues(observation_space, self.actions.count, 1, params, generator).to(device)
+        self.critic = ActionValues(observation_space, self.actions.count, params.num_critics, params, generator).to(
             device
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_critic.parameters())
         self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", eps=params.optimizer_eps)
         self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", eps=params.optimizer_eps)
-        self.learns_temperature = params.temperature == "auto"
-        start = params.temperature_init if params.temperature == "auto" else params.temperature
-        self.log_temperature = nn.Parameter(torch.tensor([math.log(start)], device=device))
-        self.temperature_optimizer = FlatOptimizer([self.log_temperature], "adam", eps=params.optimizer_eps)
-        self.target_entropy = params.target_entropy_ratio * math.log(self.num_actions)
+        self.temperature = Temperature(
+            params.temperature, initial=params.temperature_init, eps=params.optimizer_eps, device=device
+        )
+        self.target_entropy = params.target_entropy_ratio * math.log(self.actions.count)
 
     def _policy(self, observation: Observation, mask: Tensor | None) -> Categorical:
         return Categorical(mask_logits(self.actor(observation)[0], mask))
@@ -147,8 +146,7 @@ class DiscreteSAC:
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random legal actions [count]."""
-        score = torch.rand((count, self.num_actions), generator=generator, device=self.device)
-        return (score if mask is None else score.masked_fill(~mask, -1.0)).argmax(dim=1)
+        return self.actions.random(count, mask, generator)
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
@@ -158,23 +156,19 @@ class DiscreteSAC:
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the actions counted from the space's start."""
-        return action.cpu().numpy() + self.first_action
+        return self.actions.to_env(action)
 
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Make one gradient step of critics, actor and temperature, and move the target critics."""
         rate, limit = controls["learning_rate"], self.params.max_grad_norm
-        temperature = self.log_temperature.detach().exp()
+        temperature = self.temperature.value
         value_loss, value = discrete_critic_loss(self.critic, self.target_critic, self.actor, batch, temperature)
         norm = self.critic_optimizer.step(value_loss, learning_rate=rate, max_grad_norm=limit)
         policy_loss, entropy = discrete_actor_loss(self.critic, self.actor, batch.observation, temperature)
         self.actor_optimizer.step(policy_loss, learning_rate=rate, max_grad_norm=limit)
-        if self.learns_temperature:
-            surplus = entropy.detach().mean() - self.target_entropy
-            self.temperature_optimizer.step(
-                (self.log_temperature * surplus).sum(), learning_rate=rate, max_grad_norm=None
-            )
+        self.temperature.update(entropy, self.target_entropy, learning_rate=rate)
         with torch.no_grad():
             self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
         metrics = {
@@ -189,12 +183,9 @@ class DiscreteSAC:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that acting and learning depend on."""
-        parts = {name: getattr(self, name).state_dict() for name in _PARTS}
-        return {**parts, "log_temperature": self.log_temperature.detach()}
+        return {name: getattr(self, name).state_dict() for name in _PARTS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
         for name in _PARTS:
             getattr(self, name).load_state_dict(state[name])
-        with torch.no_grad():
-            self.log_temperature.copy_(state["log_temperature"])

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Interval
-from gymnasium import Space, spaces
+from gymnasium import Space
 from torch import Tensor
 from torch.nn import functional
 
@@ -23,6 +23,7 @@ from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.schedules import Schedule, ScheduleSpec
+from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.q_network import QNetwork
 
@@ -209,16 +210,14 @@ class DQN:
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        assert isinstance(action_space, spaces.Discrete)
         self.params = params
         self.device = device
-        self.num_actions = int(action_space.n)
-        self.first_action = int(action_space.start)
+        self.actions = DiscreteActions(action_space)
         outputs = {"none": 1, "categorical": params.num_atoms, "quantile": params.num_quantiles}[params.distribution]
         self.support = torch.linspace(params.v_min, params.v_max, params.num_atoms, device=device)
         self.model = QNetwork(
             observation_space,
-            self.num_actions,
+            self.actions.count,
             outputs=outputs,
             hidden_sizes=params.hidden_sizes,
             activation=params.activation,
@@ -251,8 +250,7 @@ class DQN:
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random legal actions [count]."""
-        score = torch.rand((count, self.num_actions), generator=generator, device=self.device)
-        return (score if mask is None else score.masked_fill(~mask, -1.0)).argmax(dim=1)
+        return self.actions.random(count, mask, generator)
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
@@ -270,7 +268,7 @@ class DQN:
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the actions counted from the space's start."""
-        return action.cpu().numpy() + self.first_action
+        return self.actions.to_env(action)
 
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator

@@ -19,10 +19,13 @@ from torch import Tensor
 
 from rl_training.algorithms.distributional import quantile_huber_loss
 from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.algorithms.temperature import Temperature
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
+
+_PARTS = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
 
 
 @dataclass(frozen=True)
@@ -145,10 +148,9 @@ class SAC:
         self.target_values = flatten_parameters(self.target_critic.parameters())
         self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", eps=params.optimizer_eps)
         self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", eps=params.optimizer_eps)
-        self.learns_temperature = params.temperature == "auto"
-        start = params.temperature_init if params.temperature == "auto" else params.temperature
-        self.log_temperature = torch.nn.Parameter(torch.tensor([float(np.log(start))], device=device))
-        self.temperature_optimizer = FlatOptimizer([self.log_temperature], "adam", eps=params.optimizer_eps)
+        self.temperature = Temperature(
+            params.temperature, initial=params.temperature_init, eps=params.optimizer_eps, device=device
+        )
         self.target_entropy = -float(self.scale.size) if params.target_entropy == "auto" else params.target_entropy
         self._exploration: Tensor | None = None  # [num_envs, latent, size], gSDE's matrices
         self._exploration_age = 0
@@ -173,7 +175,7 @@ class SAC:
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random actions [count, size] within [-1, 1]."""
-        return torch.rand((count, self.scale.size), generator=generator, device=self.device) * 2 - 1
+        return self.scale.random(count, generator)
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
@@ -195,7 +197,7 @@ class SAC:
         """Make one gradient step of critics, actor and temperature, and move the target critics."""
         rate, limit = controls["learning_rate"], self.params.max_grad_norm
         noise = torch.empty((2, *batch.action.shape), device=self.device).normal_(generator=generator)
-        temperature = self.log_temperature.detach().exp()
+        temperature = self.temperature.value
         value_loss, value = critic_loss(
             self.critic, self.target_critic, self.actor, batch, temperature, noise[0], self.params
         )
@@ -206,18 +208,15 @@ class SAC:
         self.actor_optimizer.step(policy_loss, learning_rate=rate, max_grad_norm=limit)
         self.critic.requires_grad_(True)
 
-        if self.learns_temperature:
-            surplus = log_prob.detach().mean() + self.target_entropy
-            self.temperature_optimizer.step(
-                -(self.log_temperature * surplus).sum(), learning_rate=rate, max_grad_norm=None
-            )
+        entropy = -log_prob.detach().mean()
+        self.temperature.update(entropy, self.target_entropy, learning_rate=rate)
         with torch.no_grad():
             self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
         metrics = {
             "loss_critic": value_loss.detach(),
             "loss_actor": policy_loss.detach(),
             "q_mean": value,
-            "entropy": -log_prob.detach().mean(),
+            "entropy": entropy,
             "temperature": temperature.squeeze(),
             "gradient_norm": norm,
         }
@@ -225,31 +224,13 @@ class SAC:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that acting and learning depend on."""
-        return {
-            "actor": self.actor.state_dict(),
-            "critic": self.critic.state_dict(),
-            "target_critic": self.target_critic.state_dict(),
-            "log_temperature": self.log_temperature.detach(),
-            "actor_optimizer": self.actor_optimizer.state_dict(),
-            "critic_optimizer": self.critic_optimizer.state_dict(),
-            "temperature_optimizer": self.temperature_optimizer.state_dict(),
-            "exploration": self._exploration,
-            "exploration_age": self._exploration_age,
-        }
+        parts = {name: getattr(self, name).state_dict() for name in _PARTS}
+        return {**parts, "exploration": self._exploration, "exploration_age": self._exploration_age}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
-        for name in (
-            "actor",
-            "critic",
-            "target_critic",
-            "actor_optimizer",
-            "critic_optimizer",
-            "temperature_optimizer",
-        ):
+        for name in _PARTS:
             getattr(self, name).load_state_dict(state[name])
-        with torch.no_grad():
-            self.log_temperature.copy_(state["log_temperature"])
         exploration = state["exploration"]
         self._exploration = None if exploration is None else exploration.to(self.device)
         self._exploration_age = state["exploration_age"]

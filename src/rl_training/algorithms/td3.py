@@ -128,7 +128,7 @@ class TD3:
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random actions [count, size] within [-1, 1]."""
-        return torch.rand((count, self.scale.size), generator=generator, device=self.device) * 2 - 1
+        return self.scale.random(count, generator)
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:

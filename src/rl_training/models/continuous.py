@@ -36,6 +36,10 @@ class ActionScale:
         self.dtype = space.dtype
         self.low, self.high = space.low, space.high
 
+    def random(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return uniformly random actions [count, size] within [-1, 1]."""
+        return torch.rand((count, self.size), generator=generator, device=generator.device) * 2 - 1
+
     def to_env(self, action: Tensor) -> np.ndarray:
         """Return actions [B, *shape] of the environment for [B, size] in [-1, 1]."""
         shaped = action.cpu().numpy().reshape(-1, *self.shape)

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +27,8 @@ from rl_training.runtime.policy import Policy, checkpoint_fits
 from rl_training.runtime.protocols import Algorithm, Collector
 from rl_training.runtime.recorder import RunRecorder
 from rl_training.runtime.replay_archive import ReplayArchive
+from rl_training.runtime.result import EPISODE_BOUNDARY, EXACT
+from rl_training.runtime.result import TrainResult as TrainResult
 from rl_training.runtime.run_utils import create_training_run, save_training_checkpoint, write_run_config
 from rl_training.runtime.setup import RunSetup
 from rl_training.runtime.signals import SignalGuard
@@ -35,24 +36,7 @@ from rl_training.runtime.streams import Streams
 
 logger = logging.getLogger("rl_training")
 
-EXACT, EPISODE_BOUNDARY = "exact", "episode-boundary"
 BEST_METRIC = "eval_return_mean"
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run left behind."""
-
-    run_dir: Path
-    checkpoint_path: Path | None
-    metrics: dict[str, Any] = field(default_factory=dict)
-    benchmark_summary_path: Path | None = None
-    best_checkpoint_path: Path | None = None
-    status: str = "completed"
-    stop_reason: str | None = None
-    resume_mode: str = EXACT
-    signal: int | None = None
-    """The signal that interrupted the run."""
 
 
 class TrainingSession(RunCounters):

@@ -1,0 +1,44 @@
+"""The weight of the entropy in soft actor-critic, fixed or learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.optimizers import FlatOptimizer
+
+
+class Temperature:
+    """Learned so that the policy keeps a target entropy (Haarnoja et al. 2018, arXiv 1812.05905, section 5)."""
+
+    def __init__(self, value: float | str, *, initial: float, eps: float, device: torch.device) -> None:
+        """`value` is a number to keep, or `auto` to learn from `initial` on."""
+        self.learned = value == "auto"
+        start = initial if isinstance(value, str) else value
+        self.log = nn.Parameter(torch.tensor([math.log(start)], device=device))
+        self.optimizer = FlatOptimizer([self.log], "adam", eps=eps)
+
+    @property
+    def value(self) -> Tensor:
+        """The temperature [1], without gradient."""
+        return self.log.detach().exp()
+
+    def update(self, entropy: Tensor, target_entropy: float, *, learning_rate: float) -> None:
+        """Rise where the policy's mean entropy is below its target, fall where it is above."""
+        if self.learned:
+            surplus = entropy.detach().mean() - target_entropy
+            self.optimizer.step((self.log * surplus).sum(), learning_rate=learning_rate, max_grad_norm=None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the temperature and its optimizer's statistics."""
+        return {"log": self.log.detach(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on."""
+        with torch.no_grad():
+            self.log.copy_(state["log"])
+        self.optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,28 @@
+"""Discrete actions, which are 0 to n - 1 inside. B is the batch size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor
+
+
+class DiscreteActions:
+    """Between choices counted from 0 and the environment's."""
+
+    def __init__(self, space: Space[Any]) -> None:
+        assert isinstance(space, spaces.Discrete)
+        self.count = int(space.n)
+        self.start = int(space.start)
+
+    def random(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Return uniformly random legal actions [count]."""
+        score = torch.rand((count, self.count), generator=generator, device=generator.device)
+        return (score if mask is None else score.masked_fill(~mask, -1.0)).argmax(dim=1)
+
+    def to_env(self, action: Tensor) -> np.ndarray:
+        """Return the actions [B] counted from the space's start."""
+        return action.cpu().numpy() + self.start
