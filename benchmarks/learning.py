@@ -32,6 +32,8 @@ def train_seed(preset: str, seed: int, output_dir: Path, overrides: dict[str, An
     started = time.perf_counter()
     result = train(config)
     seconds = time.perf_counter() - started
+    if result.status != "completed":
+        raise SystemExit(f"{preset} seed {seed} was {result.status}: nothing is stored for it")
     scores = evaluate(result.run_dir, num_episodes=EVALUATION_EPISODES).metrics
     row = {
         "seed": seed,
