@@ -53,89 +53,56 @@ class AlgorithmSpec:
         return _load(self.algorithm)
 
 
-def _line(
-    name: str, module: str, trainer: str, params: str, algorithm: str, actions: tuple[str, ...], summary: str
-) -> AlgorithmSpec:
-    """Return a stable algorithm that takes every observation."""
-    return AlgorithmSpec(
-        name=name,
-        train=f"rl_training.runtime.{trainer}_trainer:train_{trainer}",
-        params=f"rl_training.algorithms.{module}:{params}",
-        algorithm=f"rl_training.algorithms.{module}:{algorithm}",
-        observation_spaces=("vector", "image", "dict"),
-        action_spaces=actions,
-        tier="stable",
-        summary=summary,
-    )
+def _family(
+    algorithm: str, trainer: str, actions: tuple[str, ...], tier: Tier, members: dict[str, tuple[str, str]]
+) -> list[AlgorithmSpec]:
+    """Return the algorithms of one class, which are sets of its parameters: name -> (dataclass, summary)."""
+    module, _, _ = algorithm.partition(":")
+    return [
+        AlgorithmSpec(
+            name=name,
+            train=f"rl_training.runtime.{trainer}_trainer:train_{trainer}",
+            params=f"rl_training.algorithms.{module}:{params}",
+            algorithm=f"rl_training.algorithms.{algorithm}",
+            observation_spaces=("vector", "image", "dict"),
+            action_spaces=actions,
+            tier=tier,
+            summary=summary,
+        )
+        for name, (params, summary) in members.items()
+    ]
 
 
-_EVERY_ACTION = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
-_DISCRETE = ("Discrete",)
-_BOX = ("Box",)
+_POLICY_GRADIENT = {
+    "ppo": ("PPOParams", "Proximal policy optimisation: several clipped epochs per rollout."),
+    "a2c": ("A2CParams", "Advantage actor-critic: one plain policy-gradient step per short rollout."),
+}
+_Q_LEARNING = {
+    "dqn": ("DQNParams", "Deep Q-learning, with its extensions as options."),
+    "double_dqn": ("DoubleDQNParams", "DQN whose online network chooses the successor's action."),
+    "c51": ("C51Params", "DQN with a categorical distribution of returns."),
+    "qr_dqn": ("QRDQNParams", "DQN with quantiles of the return."),
+    "rainbow": ("RainbowParams", "DQN with all six extensions together."),
+}
+_SOFT = {
+    "sac": ("SACParams", "Soft actor-critic: maximum entropy with a learned temperature."),
+    "tqc": ("TQCParams", "Soft actor-critic with truncated quantile critics."),
+}
+_SOFT_DISCRETE = {"discrete_sac": ("DiscreteSACParams", "Soft actor-critic for discrete actions.")}
+_DETERMINISTIC = {
+    "td3": ("TD3Params", "Twin delayed deep deterministic policy gradient."),
+    "ddpg": ("DDPGParams", "Deep deterministic policy gradient: TD3 with one critic, no delay, no smoothing."),
+}
 
+# An algorithm becomes stable when its learning bars are met over several seeds and stored in benchmarks/results.
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
     for spec in (
-        _line(
-            "a2c",
-            "ppo",
-            "ppo",
-            "A2CParams",
-            "PPO",
-            _EVERY_ACTION,
-            "Advantage actor-critic: one plain policy-gradient step per short rollout.",
-        ),
-        _line("c51", "dqn", "dqn", "C51Params", "DQN", _DISCRETE, "DQN with a categorical distribution of returns."),
-        _line(
-            "ddpg",
-            "td3",
-            "td3",
-            "DDPGParams",
-            "TD3",
-            _BOX,
-            "Deep deterministic policy gradient: TD3 with one critic, no delay, no smoothing.",
-        ),
-        _line(
-            "discrete_sac",
-            "discrete_sac",
-            "sac",
-            "DiscreteSACParams",
-            "DiscreteSAC",
-            _DISCRETE,
-            "Soft actor-critic for discrete actions.",
-        ),
-        _line(
-            "double_dqn",
-            "dqn",
-            "dqn",
-            "DoubleDQNParams",
-            "DQN",
-            _DISCRETE,
-            "DQN whose online network chooses the successor's action.",
-        ),
-        _line("dqn", "dqn", "dqn", "DQNParams", "DQN", _DISCRETE, "Deep Q-learning, with its extensions as options."),
-        _line(
-            "ppo",
-            "ppo",
-            "ppo",
-            "PPOParams",
-            "PPO",
-            _EVERY_ACTION,
-            "Proximal policy optimisation: several clipped epochs per rollout.",
-        ),
-        _line("qr_dqn", "dqn", "dqn", "QRDQNParams", "DQN", _DISCRETE, "DQN with quantiles of the return."),
-        _line("rainbow", "dqn", "dqn", "RainbowParams", "DQN", _DISCRETE, "DQN with all six extensions together."),
-        _line(
-            "sac",
-            "sac",
-            "sac",
-            "SACParams",
-            "SAC",
-            _BOX,
-            "Soft actor-critic: maximum entropy with a learned temperature.",
-        ),
-        _line("td3", "td3", "td3", "TD3Params", "TD3", _BOX, "Twin delayed deep deterministic policy gradient."),
-        _line("tqc", "sac", "sac", "TQCParams", "SAC", _BOX, "Soft actor-critic with truncated quantile critics."),
+        *_family("ppo:PPO", "ppo", ("Discrete", "MultiDiscrete", "MultiBinary", "Box"), "stable", _POLICY_GRADIENT),
+        *_family("dqn:DQN", "dqn", ("Discrete",), "experimental", _Q_LEARNING),
+        *_family("sac:SAC", "sac", ("Box",), "experimental", _SOFT),
+        *_family("discrete_sac:DiscreteSAC", "sac", ("Discrete",), "experimental", _SOFT_DISCRETE),
+        *_family("td3:TD3", "td3", ("Box",), "experimental", _DETERMINISTIC),
     )
 }
 
