@@ -28,7 +28,7 @@ class ReplayParams:
     buffer_size: Annotated[int, Ge(1)] = 1_000_000
     """Transitions the replay holds."""
     memory_map: bool = False
-    """Keep the replay in files of the run directory instead of in memory."""
+    """Keep the replay in nameless files below output_dir, which vanish with the process, instead of in memory."""
     learning_starts: Annotated[int, Ge(0)] = 100
     """Environment steps of random actions before learning begins."""
     batch_size: Annotated[int, Ge(1)] = 256

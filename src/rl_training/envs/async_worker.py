@@ -19,8 +19,7 @@ from rl_training.envs.step import write_row
 from rl_training.envs.vector import private_actions, reset_slots, step_slots
 from rl_training.errors import AxiomError
 
-Reply = tuple[bool, Any]
-"""(True, result), or (False, message) for a failure; the worker ends after a failure."""
+# A worker replies (True, result), or (False, message) for a failure, after which it ends.
 
 
 def run_worker(
