@@ -55,7 +55,7 @@ class Table:
         table = torch.tensor(outputs)
         self.outputs = (table if table.ndim == 3 else table.unsqueeze(2)).requires_grad_()
 
-    def __call__(self, observation: Tensor, noisy: bool = False) -> Tensor:
+    def forward(self, observation: Tensor, noisy: bool = False) -> Tensor:
         return self.outputs[observation[:, 0].long()]
 
 
@@ -67,7 +67,11 @@ def _loss(
     model: Any = online if isinstance(online, Table) else Table(online)
     target_model: Any = target if isinstance(target, Table) else Table(target)
     support = torch.linspace(settings.v_min, settings.v_max, settings.num_atoms)
-    loss, errors, value = dqn_loss(model, target_model, batch, support, settings)
+    weight = torch.ones_like(batch.reward) if batch.weight is None else batch.weight
+    weighted, errors, _ = dqn_loss(model, target_model, batch._replace(weight=weight), support, settings)
+    loss, _, value = dqn_loss(model, target_model, batch, support, settings)
+    assert errors is not None
+    assert weighted.item() == pytest.approx(loss.item(), rel=1e-6)
     return loss, errors.tolist(), value.item()
 
 
@@ -300,9 +304,9 @@ def test_dueling_values_average_to_the_state_value(outputs: int) -> None:
     observation = torch.randn(6, 3, generator=generator(1))
     values = network(observation)
     assert values.shape == (6, 4, outputs)
-    torch.testing.assert_close(values.mean(dim=1), network.value(observation, False))
+    torch.testing.assert_close(values.mean(dim=1), network.value(observation))
     with torch.no_grad():
-        network.advantage.layers[-1].bias.add_(5.0)  # type: ignore[operator]
+        network.advantage.bias_1.add_(5.0)  # type: ignore[operator]
     torch.testing.assert_close(network(observation), values)  # advantages count only against each other
 
 
@@ -443,6 +447,28 @@ def test_updates_equal_a_loop_written_with_torch_alone() -> None:
             target.load_state_dict(online.state_dict())
             algorithm.update_target()
     torch.testing.assert_close(parameters_of(algorithm.model), parameters_of(online), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize(
+    "options", [{}, {"loss": "squared"}, {"double": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5, 7, 3)}], ids=str
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_gradient_by_hand_is_that_of_autograd(activation: str, options: dict[str, Any], weighted: bool) -> None:
+    batch = random_batch(CHOICE, weighted=weighted)
+    by_hand, by_graph = (_algorithm(activation=activation, max_grad_norm=None, **options) for _ in range(2))
+    assert by_hand._plain is not None
+    by_graph._plain = None
+    reports = [algorithm.update(batch, CONTROLS, generator(0)) for algorithm in (by_hand, by_graph)]
+    torch.testing.assert_close(by_hand.optimizer.gradient, by_graph.optimizer.gradient, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(reports[0], reports[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"dueling": True}, {"noisy": True}, {"distribution": "quantile"}, {"activation": "silu"}], ids=str
+)
+def test_other_networks_learn_by_autograd(options: dict[str, Any]) -> None:
+    assert _algorithm(**options)._plain is None
 
 
 def test_the_learning_rate_comes_with_each_call() -> None:

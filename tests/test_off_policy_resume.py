@@ -74,7 +74,7 @@ def forget_pending(accumulator, state):
 
 
 def forget_priorities(sampler, state):
-    sampler.added(np.arange(len(state["priorities"])))
+    sampler.added(0, len(state["priorities"]))
 
 
 def forget_rows(archive, run_dir, entries, *, fork):

@@ -86,7 +86,7 @@ def test_a_batch_has_one_row_of_every_slice_of_the_total():
 
 def test_importance_weights_by_hand():
     sampler = PrioritizedSampler(8, alpha=0.5, eps=0.0)
-    sampler.added(np.arange(3))
+    sampler.added(0, 3)
     sampler.update(np.arange(3), np.array([1.0, 4.0, 25.0]))  # priorities 1, 2, 5; P = 1/8, 2/8, 5/8
     rows, weight = sampler.sample(0, 3, (1, 400), 0.5, np.random.default_rng(0))
     assert set(rows.ravel()) == {0, 1, 2}
@@ -113,10 +113,10 @@ def test_weights_are_scaled_within_each_batch():
 
 def test_new_transitions_get_the_largest_priority_so_far():
     sampler = PrioritizedSampler(8, alpha=0.5, eps=0.0)
-    sampler.added(np.array([0]))
+    sampler.added(0, 1)
     sampler.update(np.array([0]), np.array([16.0]))
     sampler.update(np.array([0]), np.array([-1.0]))  # an error's sign does not count
-    sampler.added(np.array([1]))
+    sampler.added(1, 1)
     assert sampler.tree.get(np.arange(3)).tolist() == [1.0, 4.0, 0.0]
 
 
@@ -128,7 +128,7 @@ def test_no_error_is_so_small_that_a_transition_is_never_seen_again():
 
 def test_removed_rows_are_never_drawn():
     sampler = PrioritizedSampler(8, alpha=0.6, eps=1e-6)
-    sampler.added(np.arange(8))
+    sampler.added(0, 8)
     sampler.removed(np.array([0, 5]))
     rows = sampler.sample(0, 8, (100, 16), 1.0, np.random.default_rng(0)).rows
     assert set(rows.ravel()) == {1, 2, 3, 4, 6, 7}
@@ -137,7 +137,7 @@ def test_removed_rows_are_never_drawn():
 def test_a_restored_sampler_draws_the_same_rows_and_weights():
     generator = np.random.default_rng(3)
     sampler = PrioritizedSampler(100, alpha=0.6, eps=1e-6)
-    sampler.added(np.arange(70))
+    sampler.added(0, 70)
     sampler.update(generator.integers(0, 70, 40), generator.normal(size=40) * 9)
     sampler.removed(np.array([1, 2]))
     state = sampler.state_dict()
@@ -150,7 +150,7 @@ def test_a_restored_sampler_draws_the_same_rows_and_weights():
     np.testing.assert_array_equal(one.rows, other.rows)
     np.testing.assert_array_equal(one.weight, other.weight)
     for each in (sampler, restored):
-        each.added(np.array([80]))
+        each.added(80, 1)
     np.testing.assert_array_equal(restored.tree.nodes, sampler.tree.nodes)
 
 

@@ -24,6 +24,7 @@ from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.schedules import Schedule, ScheduleSpec
 from rl_training.models.discrete import DiscreteActions
+from rl_training.models.layers import MLP
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.q_network import QNetwork
 
@@ -169,33 +170,63 @@ def take_action(outputs: Tensor, action: Tensor) -> Tensor:
     return outputs.gather(1, action.view(-1, 1, 1).expand(-1, 1, outputs.shape[-1])).squeeze(1)
 
 
+def dqn_target(
+    model: QNetwork, target_model: QNetwork, batch: ReplayBatch, support: Tensor, params: DQNParams
+) -> Tensor:
+    """Return what the taken actions' outputs should have been [B, outputs]; probabilities for a categorical one."""
+    successor = target_model.forward(batch.next_observation, params.noisy)  # [B, actions, outputs]
+    if params.distribution == "none" and not params.double:
+        target = successor.amax(dim=1)
+    else:
+        judged = model.forward(batch.next_observation, params.noisy) if params.double else successor
+        target = take_action(successor, expected_values(judged, params.distribution, support).argmax(dim=1))
+    if params.distribution == "categorical":
+        return project_categorical(target.softmax(dim=-1), batch.reward, batch.discount, support)
+    return torch.addcmul(batch.reward.unsqueeze(1), batch.discount.unsqueeze(1), target)
+
+
 def dqn_loss(
     model: QNetwork, target_model: QNetwork, batch: ReplayBatch, support: Tensor, params: DQNParams
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, each transition's error [B] for its priority, and the mean value predicted."""
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return the loss, where transitions have weights each one's error [B], and the mean value predicted."""
     with torch.no_grad():
-        successor = target_model(batch.next_observation, params.noisy)  # [B, actions, outputs]
-        judged = model(batch.next_observation, params.noisy) if params.double else successor
-        best = expected_values(judged, params.distribution, support).argmax(dim=1)
-        target = take_action(successor, best)  # [B, outputs]
-        if params.distribution == "categorical":
-            target = project_categorical(target.softmax(dim=-1), batch.reward, batch.discount, support)
-        else:
-            target = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * target
-    outputs = model(batch.observation, params.noisy)
-    predicted = take_action(outputs, batch.action)
+        target = dqn_target(model, target_model, batch, support, params)
+    predicted = take_action(model.forward(batch.observation, params.noisy), batch.action)  # [B, outputs]
+    value = predicted.detach().mean()
+    # Where all count alike, loss and mean are one operation.
+    reduction = "mean" if batch.weight is None else "none"
     if params.distribution == "categorical":
-        losses = errors = categorical_loss(predicted, target)
+        losses = categorical_loss(predicted, target)
+        value = expected_values(predicted.detach(), params.distribution, support).mean()
     elif params.distribution == "quantile":
         losses = quantile_huber_loss(predicted, target)
-        errors = predicted.mean(dim=1) - target.mean(dim=1)
+    elif params.loss == "huber":
+        losses = functional.smooth_l1_loss(predicted, target, reduction=reduction)
     else:
-        errors = (predicted - target).squeeze(1)
-        criterion = functional.smooth_l1_loss if params.loss == "huber" else functional.mse_loss
-        losses = criterion(predicted, target, reduction="none").squeeze(1)
-    loss = losses.mean() if batch.weight is None else (batch.weight * losses).mean()
-    value = expected_values(predicted.detach().unsqueeze(1), params.distribution, support).mean()
-    return loss, errors.detach().abs(), value
+        losses = functional.mse_loss(predicted, target, reduction=reduction)
+    if batch.weight is None:
+        return losses.mean() if losses.dim() else losses, None, value
+    losses = losses.view(-1)
+    if params.distribution == "categorical":
+        errors = losses.detach()
+    else:
+        errors = (predicted.detach() - target).mean(dim=1).abs()
+    return (batch.weight * losses).mean(), errors, value
+
+
+def value_loss(predicted: Tensor, target: Tensor, weight: Tensor | None, kind: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean loss of values [B, 1], its gradient by them and their errors, all without autograd."""
+    error = predicted - target
+    share = 1.0 / len(error)
+    reduction = "mean" if weight is None else "none"
+    if kind == "huber":
+        losses = functional.smooth_l1_loss(predicted, target, reduction=reduction)
+        slope = error.clamp(-1.0, 1.0).mul_(share)
+    else:
+        losses, slope = functional.mse_loss(predicted, target, reduction=reduction), error * (2.0 * share)
+    if weight is None:
+        return losses, slope, error
+    return (losses.squeeze(1) * weight).mean(), slope * weight.unsqueeze(1), error
 
 
 class DQN:
@@ -228,6 +259,7 @@ class DQN:
         self.target_model = copy.deepcopy(self.model).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_model.parameters())
         self.optimizer = FlatOptimizer(self.model.parameters(), "adam", eps=params.optimizer_eps)
+        self._plain = self.model.plain if params.distribution == "none" else None
 
     @torch.inference_mode()
     def act(
@@ -241,12 +273,7 @@ class DQN:
         if self.params.noisy:
             self.model.resample(generator)
         action = self._best(observation, mask, noisy=self.params.noisy)
-        epsilon = controls["epsilon"]
-        if epsilon > 0:
-            random = self.random_actions(len(action), mask, generator)
-            explore = torch.rand(len(action), generator=generator, device=self.device) < epsilon
-            action = torch.where(explore, random, action)
-        return action
+        return self._explore(action, mask, controls["epsilon"], generator)
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random legal actions [count]."""
@@ -256,14 +283,18 @@ class DQN:
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Return the best actions; where a generator is given, one in twenty is random, as at the end of training."""
         action = self._best(observation, mask, noisy=False)
-        if generator is None:
+        return action if generator is None else self._explore(action, mask, EVALUATION_EPSILON, generator)
+
+    def _explore(self, action: Tensor, mask: Tensor | None, epsilon: float, generator: torch.Generator) -> Tensor:
+        if epsilon <= 0:
             return action
-        random = self.random_actions(len(action), mask, generator)
-        explore = torch.rand(len(action), generator=generator, device=self.device) < EVALUATION_EPSILON
-        return torch.where(explore, random, action)
+        explore = torch.rand(len(action), generator=generator, device=self.device) < epsilon
+        if not explore.any():  # the action is about to leave the device anyway, so looking costs nothing more
+            return action
+        return torch.where(explore, self.random_actions(len(action), mask, generator), action)
 
     def _best(self, observation: Observation, mask: Tensor | None, *, noisy: bool) -> Tensor:
-        values = expected_values(self.model(observation, noisy), self.params.distribution, self.support)
+        values = expected_values(self.model.forward(observation, noisy), self.params.distribution, self.support)
         return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(dim=1)
 
     def env_action(self, action: Tensor) -> np.ndarray:
@@ -272,16 +303,30 @@ class DQN:
 
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Make one gradient step; return metrics and each transition's error [B]."""
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Make one gradient step; return metrics and, where transitions have weights, each one's error [B]."""
         if self.params.noisy:
             self.model.resample(generator)
             self.target_model.resample(generator)
-        loss, errors, value = dqn_loss(self.model, self.target_model, batch, self.support, self.params)
-        norm = self.optimizer.step(
-            loss, learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
-        )
+        rate, limit = controls["learning_rate"], self.params.max_grad_norm
+        if self._plain is not None:
+            with torch.no_grad():
+                loss, errors, value = self._plain_gradient(self._plain, batch)
+            norm = self.optimizer.descend(learning_rate=rate, max_grad_norm=limit)
+        else:
+            loss, errors, value = dqn_loss(self.model, self.target_model, batch, self.support, self.params)
+            norm = self.optimizer.step(loss, learning_rate=rate, max_grad_norm=limit)
         return {"loss_q": loss.detach(), "q_mean": value, "gradient_norm": norm}, errors
+
+    def _plain_gradient(self, network: MLP, batch: ReplayBatch) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Put the loss's gradient into the optimizer, as autograd would, and return what `dqn_loss` returns."""
+        target = dqn_target(self.model, self.target_model, batch, self.support, self.params)
+        trace = network.trace(self.model.encoder.forward(batch.observation))  # type: ignore[arg-type]
+        action = batch.action.unsqueeze(1)
+        predicted = trace[-1].gather(1, action)  # [B, 1]
+        loss, slope, error = value_loss(predicted, target, batch.weight, self.params.loss)
+        network.backward(trace, torch.zeros_like(trace[-1]).scatter_(1, action, slope))
+        return loss, None if batch.weight is None else error.squeeze(1).abs(), predicted.mean()
 
     @torch.no_grad()
     def update_target(self) -> None:

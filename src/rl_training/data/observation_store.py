@@ -45,22 +45,22 @@ class ObservationStore:
     def put(self, observations: NumpyObservation) -> np.ndarray:
         """Keep a batch [k, ...] (the newest frames of stacked ones) and return its serial numbers [k]."""
         columns = observations if isinstance(observations, dict) else {_WHOLE: observations}
-        serials: np.ndarray | None = None
+        added = len(next(iter(columns.values())))
+        places = ring_places(self.count, added, self.capacity)
         for key, column in self._columns.items():
             batch = columns[key]
-            if serials is None:
-                serials = np.arange(self.count, self.count + len(batch))
-                places = serials % self.capacity
             column[places] = batch if self.stack == 1 else batch[:, -(batch.shape[1] // self.stack) :]
-        assert serials is not None
-        self.count += len(serials)
-        return serials
+        self.count += added
+        return np.arange(self.count - added, self.count)
 
     def get(self, serials: np.ndarray) -> NumpyObservation:
         """Return observations [..., *shape] for serial numbers [...], or [..., stack] where frames are stacked."""
         places = serials % self.capacity
         leading = places.shape if self.stack == 1 else places.shape[:-1]
-        parts = {key: column[places].reshape(*leading, *self._shapes[key]) for key, column in self._columns.items()}
+        parts = {
+            key: column.take(places, axis=0).reshape(*leading, *self._shapes[key])
+            for key, column in self._columns.items()
+        }
         return parts if self._is_dict else parts[_WHOLE]
 
     def rows(self, first: int, last: int) -> dict[str, np.ndarray]:
@@ -73,6 +73,14 @@ class ObservationStore:
         for key, column in self._columns.items():
             places = np.arange(first, first + len(columns[key])) % self.capacity
             column[places] = columns[key]
+
+
+def ring_places(first: int, count: int, capacity: int) -> slice | np.ndarray:
+    """Return where a ring keeps the serial numbers [first, first + count): a slice, which is fast, if it can be."""
+    start = first % capacity
+    if start + count <= capacity:
+        return slice(start, start + count)
+    return np.arange(first, first + count) % capacity
 
 
 def allocate_column(shape: tuple[int, ...], dtype: Any, directory: Path | None, name: str) -> np.ndarray:

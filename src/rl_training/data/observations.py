@@ -29,11 +29,13 @@ def index_observation(observation: Observation, indices: Tensor) -> Observation:
 
 def to_tensor(observation: NumpyObservation, device: torch.device) -> Observation:
     """Move a batch of observations to the device; double precision, which some devices lack, becomes single."""
-    return map_observation(lambda array: torch.as_tensor(_single_precision(array), device=device), observation)
+    return map_observation(lambda array: array_to_tensor(array, device), observation)
 
 
-def _single_precision(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+def array_to_tensor(array: np.ndarray, device: torch.device) -> Tensor:
+    """Move an array to the device; on the CPU the tensor shares its memory."""
+    tensor = torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
+    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 def allocate(space: Space[Any], leading: tuple[int, ...]) -> NumpyObservation:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,18 +13,16 @@ from gymnasium import Space
 from torch import Tensor
 
 from rl_training.data.accumulator import NStepAccumulator, StackTracker, Transitions
-from rl_training.data.observation_store import ObservationStore, allocate_column
-from rl_training.data.observations import NumpyObservation, Observation, map_observation, to_tensor
+from rl_training.data.observation_store import ObservationStore, allocate_column, ring_places
+from rl_training.data.observations import NumpyObservation, Observation, array_to_tensor, map_observation
 from rl_training.data.samplers import Sampler
 
-_FLAT = ("action", "reward", "discount")
 SAVED_PARTS = 32  # a full replay is saved in this many parts, so that saving copies little of it at a time
 SMALLEST_PART = 1 << 20  # bytes; what is smaller is not worth a file of its own
 OBSERVATION_SLACK = 8  # one more observation per this many transitions: an ended episode leaves one of its own
 
 
-@dataclass(frozen=True)
-class ReplayBatch:
+class ReplayBatch(NamedTuple):
     """Transitions to learn from, on the device; B is the batch size."""
 
     observation: Observation  # [B, ...]
@@ -101,25 +98,28 @@ class Replay:
         successor = self.stacks.successor(self.observations.put(final_observation))
         self._store(self.accumulator.add(current, action, reward, terminated, truncated, successor))
         self.stacks.serials = successor.copy()
-        ended = np.flatnonzero(terminated | truncated)
-        if len(ended):
+        if final_observation is not observation:  # some episode ended
+            ended = np.flatnonzero(terminated | truncated)
             first = self.observations.put(map_observation(lambda array: array[ended], observation))
             self.stacks.restart(ended, first)
 
     def _store(self, new: Transitions) -> None:
         added = len(new.reward)
         if added:
-            rows = np.arange(self.count, self.count + added) % self.capacity
-            for name in Transitions._fields:
-                self.columns[name][rows] = getattr(new, name)
+            places = ring_places(self.count, added, self.capacity)
+            for name, column in zip(Transitions._fields, new, strict=True):
+                self.columns[name][places] = column
+            self.sampler.added(self.count, added)
             self.count += added
-            self.sampler.added(rows)
         self._forget()
 
     def _forget(self) -> None:
         """Let go of transitions that were overwritten or whose observations soon will be."""
         oldest = max(self.oldest, self.count - self.capacity)
         needed = self.observations.count - self.observations.capacity + self._spread
+        if needed <= 0:  # no observation was ever overwritten
+            self.oldest = oldest
+            return
         while oldest < self.count and self.columns["observation"][oldest % self.capacity].min() < needed:
             self.sampler.removed(np.array([oldest % self.capacity]))
             oldest += 1
@@ -137,30 +137,19 @@ class Replay:
         """Draw `count` batches with one transfer; return them and their rows [count, batch_size]."""
         rows, weight = self.sampler.sample(self.oldest, self.count, (count, batch_size), beta, generator)
         gathered = self.gather(rows, generator)
-        tensors = {name: torch.as_tensor(array, device=device) for name, array in gathered.items() if name in _FLAT}
-        observation = to_tensor(gathered["observation"], device)
-        next_observation = to_tensor(gathered["next_observation"], device)
-        weights = None if weight is None else torch.as_tensor(weight, device=device)
-
-        def batch(index: int) -> ReplayBatch:
-            return ReplayBatch(
-                observation=map_observation(lambda array: array[index], observation),
-                next_observation=map_observation(lambda array: array[index], next_observation),
-                weight=None if weights is None else weights[index],
-                **{name: tensor[index] for name, tensor in tensors.items()},
-            )
-
-        return [batch(index) for index in range(count)], rows
+        gathered["weight"] = weight
+        columns = (_batches(gathered[name], count, device) for name in ReplayBatch._fields)
+        return [ReplayBatch(*parts) for parts in zip(*columns, strict=True)], rows
 
     def gather(self, rows: np.ndarray, generator: np.random.Generator) -> dict[str, Any]:
         """Return the transitions in rows [...] as host arrays."""
         columns = self.columns
         return {
-            "observation": self.observations.get(columns["observation"][rows]),
-            "next_observation": self.observations.get(columns["successor"][rows]),
-            "action": columns["action"][rows],
-            "reward": columns["reward"][rows],
-            "discount": columns["discount"][rows],
+            "observation": self.observations.get(columns["observation"].take(rows, axis=0)),
+            "next_observation": self.observations.get(columns["successor"].take(rows, axis=0)),
+            "action": columns["action"].take(rows, axis=0),
+            "reward": columns["reward"].take(rows),
+            "discount": columns["discount"].take(rows),
         }
 
     def marks(self) -> tuple[int, int]:
@@ -229,3 +218,13 @@ class Replay:
         self.stacks.serials = state["stacks"]
         self.accumulator.load_state_dict(state["accumulator"])
         self.sampler.load_state_dict(state["sampler"])
+
+
+def _batches(column: NumpyObservation | None, count: int, device: torch.device) -> Sequence[Any]:
+    """Move arrays [count, batch_size, ...] to the device at once and return one part per batch."""
+    if column is None:
+        return (None,) * count
+    if isinstance(column, dict):
+        parts = [array_to_tensor(array, device).unbind() for array in column.values()]
+        return [dict(zip(column, values, strict=True)) for values in zip(*parts, strict=True)]
+    return array_to_tensor(column, device).unbind()

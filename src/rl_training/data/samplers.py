@@ -18,8 +18,8 @@ class Sampled(NamedTuple):
 class Sampler(Protocol):
     """Chooses among the rows of a ring that holds the serial numbers [oldest, count)."""
 
-    def added(self, rows: np.ndarray) -> None:
-        """New transitions were written to these rows."""
+    def added(self, first: int, count: int) -> None:
+        """Transitions with the serial numbers [first, first + count) were written."""
 
     def removed(self, rows: np.ndarray) -> None:
         """The transitions in these rows can no longer be used."""
@@ -45,7 +45,7 @@ class UniformSampler:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
 
-    def added(self, rows: np.ndarray) -> None:
+    def added(self, first: int, count: int) -> None:
         """Nothing to note."""
 
     def removed(self, rows: np.ndarray) -> None:
@@ -80,9 +80,9 @@ class PrioritizedSampler:
         self.tree = SumTree(capacity)
         self.largest = 1.0  # what a new transition gets, so that each is seen at least once soon
 
-    def added(self, rows: np.ndarray) -> None:
+    def added(self, first: int, count: int) -> None:
         """Give new transitions the largest priority so far."""
-        self.tree.set(rows, np.full(len(rows), self.largest))
+        self.tree.set(np.arange(first, first + count) % self.capacity, np.full(count, self.largest))
 
     def removed(self, rows: np.ndarray) -> None:
         """Never draw these rows again."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+
+from rl_training.models.layers import ACTIVATIONS
 
 INITIAL_SIGMA = 0.5
 
@@ -39,3 +42,24 @@ class NoisyLinear(nn.Module):
             return nn.functional.linear(features, self.weight, self.bias)
         weight = self.weight + self.weight_sigma * torch.outer(self.noise_out, self.noise_in)
         return nn.functional.linear(features, weight, self.bias + self.bias_sigma * self.noise_out)
+
+
+class NoisyMLP(nn.Module):
+    """Noisy layers with an activation between them."""
+
+    def __init__(self, sizes: tuple[int, ...], activation: str, *, generator: torch.Generator) -> None:
+        """`sizes` are the widths from the input to the output."""
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.layers = nn.ModuleList(
+            NoisyLinear(inputs, outputs, generator=generator) for inputs, outputs in pairwise(sizes)
+        )
+
+    def forward(self, hidden: Tensor, noisy: bool) -> Tensor:
+        """Map [B, inputs] to [B, outputs]."""
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            hidden = layer(hidden, noisy)
+            if index < last:
+                hidden = self.activation(hidden)
+        return hidden

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam
 from torch.optim.rmsprop import rmsprop
 
+ADAM_BETAS = (0.9, 0.999)
 RMSPROP_DECAY = 0.99
 
 
@@ -26,7 +26,7 @@ class FlatOptimizer:
 
     Small networks are bound by the number of operations: clipping, stepping and zeroing one flat buffer costs a
     fraction of doing so for every layer. The model's parameters become views of the buffer, their gradients views of
-    the buffer's gradient; element-wise rules such as Adam's do not see the difference. torch's functional forms
+    the buffer's gradient; element-wise rules such as Adam's do not see the difference. torch's kernels
     are called because its optimizer classes spend more time on bookkeeping than on a small network's arithmetic.
     """
 
@@ -49,30 +49,34 @@ class FlatOptimizer:
         """Descend along the gradient of `loss` and return the gradient's norm before clipping."""
         self.gradient.zero_()
         loss.backward()
+        return self.descend(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
+
+    @torch.no_grad()
+    def descend(self, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
+        """Descend along the gradient as it is and return its norm before clipping."""
         norm = torch.linalg.vector_norm(self.gradient)
         if max_grad_norm is not None:
             self.gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        with torch.no_grad():
-            self._apply(learning_rate)
+        self._apply(learning_rate)
         return norm
 
     def _apply(self, learning_rate: float) -> None:
         values, gradient, step = [self.values], [self.gradient], [self.state["step"]]
         if self.rule == "adam":
-            adam(
+            step[0].add_(1)
+            torch._fused_adam_(
                 values,
                 gradient,
                 [self.state["exp_avg"]],
                 [self.state["exp_avg_sq"]],
                 [],
                 step,
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
                 lr=learning_rate,
+                beta1=ADAM_BETAS[0],
+                beta2=ADAM_BETAS[1],
                 weight_decay=0.0,
                 eps=self.eps,
+                amsgrad=False,
                 maximize=False,
             )
         else:

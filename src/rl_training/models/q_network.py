@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,35 +10,10 @@ from torch import Tensor, nn
 
 from rl_training.data.observations import Observation
 from rl_training.models.encoders import has_weights, make_encoder
-from rl_training.models.layers import ACTIVATIONS, linear
-from rl_training.models.noisy import NoisyLinear
+from rl_training.models.layers import MLP
+from rl_training.models.noisy import NoisyLinear, NoisyMLP
 
 DEFAULT_HIDDEN_SIZES = (64, 64)
-
-
-class Stream(nn.Module):
-    """Hidden layers and an output layer; noisy ones where asked."""
-
-    def __init__(self, sizes: tuple[int, ...], activation: str, *, noisy: bool, generator: torch.Generator) -> None:
-        """`sizes` are the widths from the input to the output."""
-        super().__init__()
-        self.activation = ACTIVATIONS[activation]
-        self.is_noisy = noisy
-        self.layers = nn.ModuleList(
-            NoisyLinear(inputs, outputs, generator=generator)
-            if noisy
-            else linear(inputs, outputs, orthogonal=False, generator=generator)
-            for inputs, outputs in pairwise(sizes)
-        )
-
-    def forward(self, hidden: Tensor, noisy: bool) -> Tensor:
-        """Map [B, inputs] to [B, outputs]."""
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
-            hidden = layer(hidden, noisy) if self.is_noisy else layer(hidden)
-            if index < last:
-                hidden = self.activation(hidden)
-        return hidden
 
 
 class QNetwork(nn.Module):
@@ -65,20 +39,31 @@ class QNetwork(nn.Module):
         if hidden_sizes is None:
             hidden_sizes = () if has_weights(self.encoder) else DEFAULT_HIDDEN_SIZES
         widths = (self.encoder.width, *hidden_sizes)
-        self.advantage = Stream((*widths, num_actions * outputs), activation, noisy=noisy, generator=generator)
-        self.value = Stream((*widths, outputs), activation, noisy=noisy, generator=generator) if dueling else None
+        stream = NoisyMLP if noisy else MLP
+        self.advantage = stream((*widths, num_actions * outputs), activation, generator=generator)
+        self.value = stream((*widths, outputs), activation, generator=generator) if dueling else None
 
     def forward(self, observation: Observation, noisy: bool = False) -> Tensor:
         """Return [B, actions, outputs]."""
-        features = self.encoder(observation)
-        advantage: Tensor = self.advantage(features, noisy).view(-1, self.num_actions, self.outputs)
+        features = self.encoder.forward(observation)  # type: ignore[arg-type]
+        advantage = _through(self.advantage, features, noisy).view(-1, self.num_actions, self.outputs)
         if self.value is None:
             return advantage
-        value = self.value(features, noisy).unsqueeze(1)
+        value = _through(self.value, features, noisy).unsqueeze(1)
         return value + advantage - advantage.mean(dim=1, keepdim=True)
+
+    @property
+    def plain(self) -> MLP | None:
+        """The one network that all weights belong to, where there is no more and its gradient is known by hand."""
+        alone = self.value is None and not has_weights(self.encoder)
+        return self.advantage if alone and isinstance(self.advantage, MLP) and self.advantage.slope else None
 
     def resample(self, generator: torch.Generator) -> None:
         """Draw fresh noise for every noisy layer."""
         for module in self.modules():
             if isinstance(module, NoisyLinear):
                 module.resample(generator)
+
+
+def _through(stream: MLP | NoisyMLP, features: Tensor, noisy: bool) -> Tensor:
+    return stream.forward(features, noisy) if isinstance(stream, NoisyMLP) else stream.forward(features)

@@ -66,6 +66,10 @@ class CallbackList:
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = list(callbacks)
 
+    def __bool__(self) -> bool:
+        """Whether there is anybody to call."""
+        return bool(self.callbacks)
+
     def call(self, hook: str, event: TrainingEvent) -> None:
         """Call one hook of every callback; where some raise, the others are still told before the first error is."""
         errors: list[Exception] = []

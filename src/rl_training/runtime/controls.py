@@ -71,6 +71,8 @@ class Control:
 
     def at(self, step: float) -> float:
         """Return the value at a step."""
+        if self.schedule is None and step >= self.warmup_steps:
+            return self.value
         scheduled = schedule_value(self.schedule, step=step, horizon=self.horizon, value=self.value)
         return scheduled * max(step, 0) / self.warmup_steps if step < self.warmup_steps else scheduled
 

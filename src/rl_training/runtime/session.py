@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +22,7 @@ from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping,
 from rl_training.runtime.controls import Control
 from rl_training.runtime.counters import RunCounters
 from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_policy, evaluation_seeds, summarize
+from rl_training.runtime.metrics import Stopwatch
 from rl_training.runtime.policy import Policy, checkpoint_fits
 from rl_training.runtime.protocols import Algorithm, Collector
 from rl_training.runtime.recorder import RunRecorder
@@ -178,14 +178,9 @@ class TrainingSession(RunCounters):
         self._resolved = {key: control.at(self.step) for key, control in self._controls.items()}
         return self._resolved
 
-    @contextlib.contextmanager
-    def timed(self, name: str) -> Iterator[None]:
+    def timed(self, name: str) -> Stopwatch:
         """Add the time of a block to `time_<name>`."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._times[f"time_{name}"] += time.perf_counter() - started
+        return Stopwatch(self._times, f"time_{name}")
 
     def count_episodes(self, step: StepBatch) -> None:
         """Take note of the episodes that ended at a step."""
@@ -194,7 +189,8 @@ class TrainingSession(RunCounters):
 
     def collected(self) -> None:
         """Tell the callbacks that experience is about to be learned from."""
-        self.callbacks.call("on_collect_end", self._event())
+        if self.callbacks:  # the event alone costs as much as a small product
+            self.callbacks.call("on_collect_end", self._event())
 
     def advance(
         self, steps: int, metrics: Mapping[str, Tensor], *, updates: int = 1, check_finite: bool = True
@@ -211,7 +207,7 @@ class TrainingSession(RunCounters):
         if check_finite:
             self.metrics.check_finite(self.step)
         row = self._log() if self._crossed(before, self.config.log_interval, share=100) else {}
-        if updates or row:
+        if self.callbacks and (updates or row):
             self.callbacks.call("on_update_end", self._event(row))
         self._evaluation_due |= self._crossed(before, self.config.eval_interval)
         best = self._evaluation_due and self.evaluate()
