@@ -22,7 +22,8 @@ from rl_training.runtime.policy import load_policy
 from rl_training.runtime.workflows import evaluate, train
 
 VARIANTS = ["dqn", "double_dqn", "c51", "qr_dqn", "rainbow"]
-METRICS = COMMON_METRICS | {"loss_q", "epsilon", "per_beta"}
+METRICS = COMMON_METRICS | {"loss_q"}
+CONTROLS = {"learning_rate", "epsilon", "per_beta"}
 
 
 @pytest.fixture
@@ -47,6 +48,8 @@ def test_every_variant_trains_and_hands_over_its_policy(tmp_path: Path, algo: st
     result = train_tiny(tmp_path, algo, "toy_envs:Toy/Discrete-v0")
     row = last_row(result.run_dir)
     assert row.keys() >= METRICS
+    used = {"per_beta"} if algo == "rainbow" else {"epsilon"}  # learned noise explores, priorities are corrected
+    assert row.keys() & CONTROLS == {"learning_rate"} | used
     policy = load_policy(result.run_dir)
     observation = np.array([2.0], dtype=np.float32)
     action = policy.predict(observation)

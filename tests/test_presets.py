@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
-from rl_training.envs.make import check_environment
+from harness import require
+from rl_training.envs.make import check_environment, make_vector_env
 from rl_training.errors import ConfigError, MissingExtraError
-from rl_training.experiment.config import check_config
+from rl_training.experiment.config import algorithm_params, check_config
 from rl_training.experiment.config_files import load_config, preset_names
 from rl_training.experiment.env_params import env_params
+from rl_training.runtime.replay_limits import ReplayDemand
+from rl_training.runtime.workflows import train
+from rl_training.zoo.catalogue import list_presets
 
+WITH_REPLAY = [name for name in preset_names() if name.split("-")[0] not in ("ppo", "a2c")]
+# The others are trained by the tests of learning.
+WITH_AN_EXTRA = [preset.name for preset in list_presets() if preset.extra and preset.name in WITH_REPLAY]
 EXAMPLES = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
 
 def test_the_presets_are_the_top_level_files_only() -> None:
     assert set(preset_names()) >= {
         "a2c-cartpole",
+        "dqn-pong",
         "ppo-breakout",
         "ppo-cartpole",
         "ppo-halfcheetah",
@@ -27,6 +38,12 @@ def test_the_presets_are_the_top_level_files_only() -> None:
         "ppo-mountaincar",
         "ppo-pendulum",
         "ppo-pong",
+        "qr_dqn-pong",
+        "rainbow-pong",
+        "sac-halfcheetah",
+        "sac-hopper",
+        "sac-lunarlandercontinuous",
+        "td3-halfcheetah",
     }
     assert not any("atari" in name for name in preset_names())
 
@@ -80,10 +97,12 @@ def test_normalisation_applies_to_rewards_in_training_only(name: str) -> None:
     assert not evaluation.normalize_reward
 
 
-@pytest.mark.parametrize("name", ["ppo-pong", "ppo-breakout"])
+@pytest.mark.parametrize("name", ["ppo-pong", "ppo-breakout", "dqn-pong", "qr_dqn-pong", "rainbow-pong"])
 def test_atari_presets_share_one_base_and_evaluate_real_games(name: str) -> None:
     config = load_config(preset=name)
-    assert config.algo_kwargs["num_steps"] == 128
+    assert config.total_timesteps == 10_000_000
+    if config.algo == "ppo":
+        assert (config.num_envs, config.algo_kwargs["num_steps"]) == (8, 128)
     training, evaluation = env_params(config, "training"), env_params(config, "evaluation")
     for params in (training, evaluation):
         assert params.make_kwargs == {
@@ -93,6 +112,55 @@ def test_atari_presets_share_one_base_and_evaluate_real_games(name: str) -> None
         assert (params.atari, params.frame_stack, params.frame_skip, params.fire_reset) == (True, 4, 4, True)
     assert (training.episodic_life, training.reward_sign) == (True, True)
     assert (evaluation.episodic_life, evaluation.reward_sign) == (False, False)
+
+
+def test_continuous_presets_warm_up_for_ten_thousand_steps() -> None:
+    for name in ("sac-halfcheetah", "sac-hopper", "sac-lunarlandercontinuous", "td3-halfcheetah"):
+        assert load_config(preset=name).algo_kwargs["learning_starts"] == 10_000
+    lander = load_config(preset="sac-lunarlandercontinuous").algo_kwargs
+    assert (lander["learning_rate"], lander["learning_rate_schedule"], lander["tau"]) == (0.00073, "linear", 0.01)
+
+
+@pytest.mark.parametrize("name", WITH_REPLAY)
+def test_the_replay_of_a_preset_fits_a_machine_with_8_gigabytes(name: str) -> None:
+    config = load_config(preset=name)
+    require(config.env_id)
+    params = algorithm_params(config)
+    env = make_vector_env(
+        config.env_id, config.env_kwargs, mode="training", num_envs=config.num_envs, backend="local_sync"
+    )
+    action_space = env.action_space
+    discrete = isinstance(action_space, spaces.Discrete)
+    action = np.zeros(1, np.int64) if discrete else np.zeros((1, *(action_space.shape or ())), np.float32)
+    demand = ReplayDemand.of(config, params, env, action)
+    env.close()
+    memory = demand.memory(params.buffer_size)
+    assert memory < 1e9
+    if config.env_id.startswith("ALE/"):
+        assert 84 * 84 * params.buffer_size < memory  # a frame per transition, not a stack of four
+    assert demand.disk(params.buffer_size) < 10e9
+
+
+@pytest.mark.parametrize("name", WITH_AN_EXTRA)
+def test_preset_with_a_replay_trains(name: str, tmp_path: Path) -> None:
+    config = load_config(preset=name)
+    require(config.env_id)
+    warm_up = max(200, config.algo_kwargs["batch_size"])
+    horizon = warm_up + 40
+    shortened = dataclasses.replace(
+        config,
+        output_dir=tmp_path,
+        total_timesteps=horizon,
+        eval_episodes=0,
+        log_interval=horizon,
+        checkpoint_interval=horizon,
+        torch_threads=1,
+        algo_kwargs={**config.algo_kwargs, "learning_starts": warm_up},
+        tracking={"tensorboard": False},
+    )
+    result = train(shortened)
+    interval, gradient_steps = (config.algo_kwargs[key] for key in ("train_interval", "gradient_steps"))
+    assert result.metrics["update_count"] == (horizon // interval - warm_up // interval) * gradient_steps
 
 
 def test_unknown_preset_suggests_the_nearest() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -37,14 +37,10 @@ EVALUATION_EPSILON = 0.05  # of a policy that is asked for stochastic actions
 class DQNParams(ReplayParams):
     """Parameters of deep Q-learning."""
 
-    controls: ClassVar[tuple[str, ...]] = ("learning_rate", "epsilon", "per_beta")
-
     learning_rate: Annotated[float, Gt(0)] = 1e-4
     """Step size of the optimizer."""
     buffer_size: Annotated[int, Ge(1)] = 100_000
     """Transitions the replay holds."""
-    learning_starts: Annotated[int, Ge(0)] = 1_000
-    """Environment steps of random actions before learning begins."""
     batch_size: Annotated[int, Ge(1)] = 32
     """Transitions per gradient step."""
     train_interval: Annotated[int, Ge(1)] = 4
@@ -95,6 +91,12 @@ class DQNParams(ReplayParams):
     """Non-linearity of the hidden layers."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
     """Adam's epsilon."""
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """The scheduled scalars in use."""
+        epsilon = ("epsilon",) if self.epsilon > 0 or self.epsilon_schedule is not None else ()
+        return ("learning_rate", *epsilon, *(("per_beta",) if self.prioritized else ()))
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
@@ -273,7 +275,7 @@ class DQN:
         if self.params.noisy:
             self.model.resample(generator)
         action = self._best(observation, mask, noisy=self.params.noisy)
-        return self._explore(action, mask, controls["epsilon"], generator)
+        return self._explore(action, mask, controls.get("epsilon", 0.0), generator)
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random legal actions [count]."""

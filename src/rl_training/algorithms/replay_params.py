@@ -15,7 +15,6 @@ class ReplayParams:
     """How experience is kept and how often it is learned from."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
-    controls: ClassVar[tuple[str, ...]] = ("learning_rate",)
 
     learning_rate: Annotated[float, Gt(0)] = 3e-4
     """Step size of the optimizers."""
@@ -29,8 +28,8 @@ class ReplayParams:
     """Transitions the replay holds."""
     memory_map: bool = False
     """Keep the replay in nameless files below output_dir, which vanish with the process, instead of in memory."""
-    learning_starts: Annotated[int, Ge(0)] = 100
-    """Environment steps of random actions before learning begins."""
+    learning_starts: Annotated[int, Ge(0)] = 1_000
+    """Environment steps of random actions before learning begins; they must fill a batch."""
     batch_size: Annotated[int, Ge(1)] = 256
     """Transitions per gradient step."""
     train_interval: Annotated[int, Ge(1)] = 1
@@ -44,6 +43,11 @@ class ReplayParams:
     hindsight_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.8
     """Share of a batch whose goals are replaced."""
 
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """The scheduled scalars in use."""
+        return ("learning_rate",)
+
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
         found = []
@@ -56,8 +60,27 @@ class ReplayParams:
                 f"algo_kwargs.learning_starts: {self.learning_starts} steps before learning leave nothing of "
                 f"total_timesteps {total_timesteps}; lower it or train longer"
             )
+        found += self._warm_up_problems(num_envs, total_timesteps)
         if self.hindsight != "none" and self.n_step != 1:
             found.append("algo_kwargs.n_step: hindsight recomputes the reward of single steps; set n_step to 1")
         if self.hindsight != "none" and getattr(self, "prioritized", False):
             found.append("algo_kwargs.prioritized: priorities do not fit replaced goals; set prioritized to false")
         return found
+
+    def _warm_up_problems(self, num_envs: int, total_timesteps: int) -> list[str]:
+        """Return what to do where the first gradient step would find less than a batch."""
+        held_back = (self.n_step - 1) * num_envs  # steps whose sums of rewards are not complete yet
+        stored, needed = self.learning_starts - held_back, self.batch_size + held_back
+        if self.batch_size <= stored:
+            return []
+        repairs = []
+        if needed < total_timesteps:
+            repairs.append(f"raise learning_starts to {needed}")
+        if stored >= 1:
+            repairs.append(f"lower batch_size to {stored}")
+        reason = f", since n_step {self.n_step} holds back {held_back} of them" if held_back else ""
+        return [
+            f"algo_kwargs.batch_size: {self.batch_size} is more than the {max(0, stored)} transitions that "
+            f"{self.learning_starts} steps before learning store{reason}; "
+            f"{' or '.join(repairs) or 'lower batch_size and n_step, or train longer'}"
+        ]

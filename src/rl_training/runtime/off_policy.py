@@ -25,6 +25,7 @@ from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.replay_limits import fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
 
 
@@ -59,7 +60,7 @@ def train_off_policy(
         collector = ReplayCollector(
             env,
             algorithm,
-            lambda action: make_replay(session, env, action),
+            lambda action: fitting_replay(session, env, action, make_replay),
             seed=session.config.seed,
             device=session.device,
             generator=session.streams["policy"],
@@ -110,7 +111,7 @@ def _train_step(
     # Steps beyond the horizon, where it is no multiple of num_envs, cross no marks.
     after = min(before + collector.env.num_envs, session.config.total_timesteps)
     rounds = marks_between(before, after, params.train_interval, beyond=params.learning_starts)
-    updates = rounds * params.gradient_steps if collector.replay.size else 0
+    updates = rounds * params.gradient_steps
     metrics: dict[str, Tensor] = {}
     with session.timed("update"):
         on_marks(algorithm, before, after)

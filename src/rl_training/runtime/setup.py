@@ -30,6 +30,7 @@ class RunSetup:
 
     def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
         self.config = check_config(config)
+        self.resume_point = resume_point
         self.params = algorithm_params(self.config)
         if tracking_params(self.config).wandb is not None and find_spec("wandb") is None:
             raise MissingExtraError("tracking.wandb", "wandb")

@@ -1,0 +1,68 @@
+"""How many bytes a replay takes, reckoned before anything large is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from rl_training.data.replay import OBSERVATION_SLACK, Replay
+from rl_training.data.samplers import UniformSampler
+
+_ENDED = 1  # hindsight: the column that says where an episode ended
+_FIRST_AND_LAST = 8 + 8  # hindsight: the serial numbers of an episode's ends
+_TREE_NODE = 8
+
+
+@dataclass(frozen=True)
+class ReplaySize:
+    """What a replay of any capacity takes, by the widths of its rows."""
+
+    transition: int  # bytes of one row
+    observation: int  # bytes of one row
+    spare_observations: int  # rows besides the slack
+    prioritized: bool
+    hindsight: bool
+
+    @classmethod
+    def of(
+        cls,
+        observation_space: Space[Any],
+        action: np.ndarray,
+        *,
+        num_envs: int,
+        n_step: int,
+        stack: int,
+        prioritized: bool,
+        hindsight: bool,
+    ) -> ReplaySize:
+        """Measure a replay of a single transition; `action` is an example of one step, [num_envs, ...]."""
+        replay = Replay(
+            observation_space,
+            action,
+            UniformSampler(1),
+            capacity=1,
+            num_envs=num_envs,
+            n_step=n_step,
+            gamma=1.0,
+            stack=stack,
+        )
+        return cls(
+            transition=sum(column.nbytes for column in replay.columns.values()) + _ENDED * hindsight,
+            observation=replay.observations.width,
+            spare_observations=replay.observations.capacity - 1,
+            prioritized=prioritized,
+            hindsight=hindsight,
+        )
+
+    def columns(self, rows: int) -> int:
+        """Return the bytes of `rows` transitions and of the observations kept for them, in memory or in files."""
+        observations = rows + rows // OBSERVATION_SLACK + self.spare_observations
+        return rows * self.transition + observations * self.observation
+
+    def index(self, capacity: int) -> int:
+        """Return the bytes of priorities and episodes' ends, which are always in memory and used in full."""
+        leaves = 1 << max(0, capacity - 1).bit_length()
+        return 2 * leaves * _TREE_NODE * self.prioritized + capacity * _FIRST_AND_LAST * self.hindsight

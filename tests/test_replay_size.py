@@ -1,0 +1,93 @@
+"""The estimate of a replay's bytes is what its arrays take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from gymnasium import spaces
+
+from rl_training.data.hindsight import GoalTask, HindsightReplay
+from rl_training.data.replay import Replay
+from rl_training.data.replay_size import ReplaySize
+from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
+
+VECTOR = spaces.Box(-np.inf, np.inf, (17,), np.float64)  # kept as float32
+IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+GOALS = spaces.Dict({key: spaces.Box(-1, 1, (3,), np.float32) for key in ("observation", "achieved_goal")})
+GOALS["desired_goal"] = GOALS["observation"]
+MIXED = spaces.Dict({"picture": IMAGE, "step": spaces.Discrete(9), "numbers": VECTOR})
+TASK = GoalTask(reward=lambda achieved, desired: np.zeros(len(achieved)))
+FACTS: dict[str, dict[str, Any]] = {
+    "vector": {"space": VECTOR},
+    "n-step": {"space": VECTOR, "n_step": 5},
+    "image": {"space": IMAGE},
+    "stacked": {"space": IMAGE, "stack": 4},
+    "dict": {"space": MIXED},
+    "prioritized": {"space": VECTOR, "prioritized": True, "n_step": 3},
+    "hindsight": {"space": GOALS, "hindsight": True},
+}
+NUM_ENVS = 3
+
+
+def action_of(kind: str) -> np.ndarray:
+    return np.zeros((NUM_ENVS, 6), np.float32) if kind in ("vector", "hindsight") else np.zeros(NUM_ENVS, np.int64)
+
+
+def size_of(kind: str) -> ReplaySize:
+    fact = {"n_step": 1, "stack": 1, "prioritized": False, "hindsight": False, **FACTS[kind]}
+    return ReplaySize.of(fact.pop("space"), action_of(kind), num_envs=NUM_ENVS, **fact)
+
+
+def replay_of(kind: str, capacity: int) -> Replay:
+    fact = FACTS[kind]
+    sampler: Sampler = UniformSampler(capacity)
+    if fact.get("prioritized"):
+        sampler = PrioritizedSampler(capacity, alpha=0.5, eps=1e-6)
+    settings: dict[str, Any] = {"capacity": capacity, "num_envs": NUM_ENVS, "gamma": 0.9, "stack": fact.get("stack", 1)}
+    if fact.get("hindsight"):
+        return HindsightReplay(
+            fact["space"], action_of(kind), sampler, task=TASK, strategy="future", ratio=0.8, **settings
+        )
+    return Replay(fact["space"], action_of(kind), sampler, n_step=fact.get("n_step", 1), **settings)
+
+
+def large_arrays(part: Any, capacity: int) -> int:
+    """Return the bytes of every array below an object that grows with the capacity."""
+    if isinstance(part, np.ndarray):
+        return part.nbytes if part.ndim and len(part) >= capacity else 0
+    parts = part.values() if isinstance(part, dict) else vars(part).values() if hasattr(part, "__dict__") else ()
+    return sum(large_arrays(inner, capacity) for inner in parts)
+
+
+@pytest.mark.parametrize("capacity", [100, 1000, 4096])
+@pytest.mark.parametrize("kind", FACTS)
+def test_the_estimate_is_the_bytes_of_the_arrays(kind: str, capacity: int) -> None:
+    size = size_of(kind)
+    assert size.columns(capacity) + size.index(capacity) == large_arrays(replay_of(kind, capacity), capacity)
+
+
+def test_a_vector_by_hand() -> None:
+    # Two serial numbers, six actions, reward, discount, environment; an observation of 17 numbers.
+    width = 2 * 8 + 6 * 4 + 4 + 4 + 4
+    spare = 2 * 2 * (1 + 1 + 1) * NUM_ENVS
+    assert size_of("vector").columns(8000) == 8000 * width + (8000 + 1000 + spare) * 17 * 4
+    assert size_of("vector").index(8000) == 0
+    assert size_of("prioritized").index(8000) == 2 * 8192 * 8
+    assert size_of("hindsight").index(8000) == 8000 * 2 * 8
+
+
+def test_only_what_is_filled_takes_memory() -> None:
+    replay, steps = replay_of("image", 200_000), 400
+    size, process = size_of("image"), psutil.Process()
+    frame, running = np.ones((NUM_ENVS, 4, 36, 36), np.uint8), np.zeros(NUM_ENVS, bool)
+    before = process.memory_info().rss
+    replay.begin(frame)
+    for _ in range(steps):
+        replay.add(action_of("image"), np.zeros(NUM_ENVS), running, running, frame, frame)
+    used = process.memory_info().rss - before
+    filled = size.columns(steps * NUM_ENVS)
+    assert filled < size.columns(replay.capacity) / 100
+    assert used < 3 * filled
