@@ -275,4 +275,6 @@ def test_presets_load_from_a_zipped_package(tmp_path: Path) -> None:
         "print(len(files.preset_names()) > 5, [name for name, _ in files._read_chain(location)])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={})
-    assert result.stdout.strip() == "True ['preset base/atari-ppo', 'preset ppo-pong']", result.stderr
+    assert result.stdout.strip() == ("True ['preset base/atari', 'preset base/atari-ppo', 'preset ppo-pong']"), (
+        result.stderr
+    )

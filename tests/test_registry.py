@@ -41,7 +41,7 @@ def test_parameters_are_a_documented_dataclass_with_defaults(name: str) -> None:
 def test_every_declared_control_is_a_parameter(name: str) -> None:
     record = get_algorithm_spec(name).load_params()
     names = {entry.name for entry in dataclasses.fields(record)}
-    for control in record.controls:  # type: ignore[attr-defined]
+    for control in record().controls:
         assert {control, f"{control}_schedule", f"{control}_warmup_steps"} <= names
 
 
