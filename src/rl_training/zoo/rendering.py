@@ -1,0 +1,313 @@
+"""A report as text, Markdown, CSV or JSON. The same report always gives the same bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from rl_training.zoo.drift import worst_severity
+from rl_training.zoo.leaderboard import Standing
+from rl_training.zoo.manifests import manifest_of
+from rl_training.zoo.reporting import Report
+
+Kind = Literal["report", "leaderboard"]
+
+
+class Table(NamedTuple):
+    """Cells for people; columns whose name ends in `>` are aligned to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def render(report: Report, kind: Kind, output_format: str, *, width: int | None = None) -> str:
+    """Return the report in one of `FORMATS`; `width` is that of the terminal that text is for."""
+    if output_format == "text" and width is not None:
+        return _render_for_terminal(report, kind, width)
+    return FORMATS[output_format](report, kind)
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def report_tables(report: Report) -> list[Table]:
+    """Return the runs, what could not be read, and the groups they form."""
+    names, counted = report.entry_names, report.counted
+    runs = [
+        (
+            run.name,
+            names[run.path],
+            str(run.seed),
+            run.status,
+            f"{run.steps:,}",
+            _score(run.score),
+            "yes" if run.path in counted else "-",
+            ", ".join(run.tags) or "-",
+            run.error or "",
+        )
+        for run in report.runs
+    ]
+    groups = [
+        (
+            place.entry.name,
+            place.entry.env_id,
+            str(len(place.entry.by_seed)),
+            *_figures(place),
+            ", ".join(f"{count} {status}" for status, count in place.entry.status_counts.items()),
+            worst_severity(place.drift) or "-",
+        )
+        for place in report.standings
+    ]
+    columns = ("run", "entry", "seed>", "status", "steps>", "score>", "counted", "tags", "error")
+    group_columns = ("entry", "environment", "seeds>", "IQM>", "95% interval", "note", "runs", "drift")
+    unreadable = [(str(run.path), run.reason) for run in report.unreadable]
+    return [
+        Table("Runs", columns, runs),
+        Table("Unreadable", ("run", "reason"), unreadable),
+        Table("Groups", group_columns, groups),
+        *_drift_tables(report),
+    ]
+
+
+def leaderboard_tables(report: Report) -> list[Table]:
+    """Return one board per environment, the suites, and the comparison with a baseline."""
+    columns = (
+        *("rank>", "entry", "seeds>", "IQM>", "95% interval", "note", "median>", "mean>", "std>", "min>", "max>"),
+        *("normalised>", "drift"),
+    )
+    boards = []
+    for env_id in report.environments:
+        rows = [
+            (
+                "-" if place.rank is None else str(place.rank),
+                place.entry.name,
+                str(len(place.entry.by_seed)),
+                *_figures(place),
+                *_spread(place),
+                _decimal(place.normalized),
+                worst_severity(place.drift) or "-",
+            )
+            for place in report.board(env_id)
+        ]
+        boards.append(Table(_board_title(env_id), columns, rows))
+    suites = [
+        (
+            place.suite,
+            place.algo,
+            f"{len(place.environments)}/{place.suite_size}",
+            str(place.seeds),
+            _decimal(place.iqm),
+            _interval(place.interval, _decimal),
+            _decimal(place.optimality_gap),
+        )
+        for place in report.suites
+    ]
+    suite_columns = ("suite", "algo", "environments>", "seeds>", "normalised IQM>", "95% interval", "optimality gap>")
+    return [
+        *boards,
+        Table("Suites", suite_columns, suites),
+        *_baseline_tables(report),
+        *_drift_tables(report),
+        Table("Unreadable", ("run", "reason"), [(str(run.path), run.reason) for run in report.unreadable]),
+    ]
+
+
+def _baseline_tables(report: Report) -> list[Table]:
+    if report.baseline is None:
+        return []
+    rows = [
+        (
+            comparison.a.name,
+            comparison.b.name,
+            comparison.a.env_id,
+            f"{len(comparison.a.scores)}, {len(comparison.b.scores)}",
+            _score(comparison.difference),
+            _interval(comparison.difference_interval, _score),
+            _decimal(comparison.probability),
+            comparison.verdict,
+        )
+        for comparison in report.baseline.comparisons
+    ]
+    rows += [
+        (entry.name, entry.name, entry.env_id, f"0, {len(entry.scores)}", "-", "-", "-", "missing")
+        for entry in report.baseline.missing
+    ]
+    columns = ("entry", "baseline", "environment", "seeds", "difference>", "95% interval", "improvement>", "verdict")
+    return [Table(f"Against {report.baseline.name}", columns, rows)]
+
+
+def _drift_tables(report: Report) -> list[Table]:
+    rows = [
+        (place.entry.name, finding.severity, finding.sentence())
+        for place in report.standings
+        for finding in place.drift
+    ]
+    return [Table("Drift", ("entry", "severity", "finding"), rows)]
+
+
+def _board_title(env_id: str) -> str:
+    manifest = manifest_of(env_id)
+    reference = None if manifest is None else manifest.environments[env_id]
+    if manifest is None or reference is None:
+        return env_id if manifest is None else f"{env_id} ({manifest.suite})"
+    return f"{env_id} ({manifest.suite}: random {reference.random:g}, {reference.kind} {reference.target:g})"
+
+
+def _figures(place: Standing) -> tuple[str, str, str]:
+    if place.summary is None:
+        return "-", "-", "no score"
+    return _score(place.summary.iqm), _interval(place.summary.interval, _score), place.summary.note
+
+
+def _spread(place: Standing) -> tuple[str, ...]:
+    summary = place.summary
+    if summary is None:
+        return ("-",) * 5
+    return tuple(map(_score, (summary.median, summary.mean, summary.std, summary.low, summary.high)))
+
+
+def _score(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if 0 < abs(value) < 0.1:
+        return f"{value:.2g}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+def _decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _interval(interval: tuple[float, float] | None, shown: Callable[[float], str]) -> str:
+    return "-" if interval is None else f"{shown(interval[0])} to {shown(interval[1])}"
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+
+def _tables(report: Report, kind: Kind) -> list[Table]:
+    """Return the tables that have rows."""
+    tables = report_tables(report) if kind == "report" else leaderboard_tables(report)
+    return [table for table in tables if table.rows]
+
+
+def _closing(report: Report) -> list[str]:
+    return [*report.notices, *(reason for gate in report.gates for reason in gate.reasons)]
+
+
+def _render_text(report: Report, kind: Kind) -> str:
+    """Return aligned columns of any width, for files and pipes."""
+    blocks = []
+    for table in _tables(report, kind):
+        rows = [tuple(column.rstrip(">") for column in table.columns), *table.rows]
+        cells = [[printable(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        pads = [str.rjust if column.endswith(">") else str.ljust for column in table.columns]
+        lines = [
+            "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip()
+            for row in cells
+        ]
+        blocks.append("\n".join([printable(table.title), *lines]))
+    if _closing(report):
+        blocks.append("\n".join(map(printable, _closing(report))))
+    return "\n\n".join(blocks or ["no runs"]) + "\n"
+
+
+def _render_for_terminal(report: Report, kind: Kind, width: int) -> str:
+    """Return Rich tables that fold what does not fit."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, color_system="standard", highlight=False)
+    for table in _tables(report, kind):
+        shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column in table.columns:
+            shown.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(Text(printable(cell)) for cell in row))
+        console.print(Text(printable(table.title), style="bold"))
+        console.print(shown)
+        console.print()
+    for sentence in _closing(report) or ([] if report.standings or report.unreadable else ["no runs"]):
+        console.print(Text(printable(sentence)))
+    return file.getvalue()
+
+
+def _render_markdown(report: Report, kind: Kind) -> str:
+    blocks = []
+    for table in _tables(report, kind):
+        rule = ["---:" if column.endswith(">") else "---" for column in table.columns]
+        rows = [[column.rstrip(">") for column in table.columns], rule, *map(list, table.rows)]
+        lines = [f"| {' | '.join(map(_markdown_cell, row))} |" for row in rows]
+        blocks.append("\n".join([f"## {_markdown_cell(table.title)}", "", *lines]))
+    if _closing(report):
+        blocks.append("\n".join(f"- {_markdown_cell(sentence)}" for sentence in _closing(report)))
+    return "\n\n".join(blocks or ["No runs."]) + "\n"
+
+
+def _render_csv(report: Report, kind: Kind) -> str:
+    """Return one row per run (those that cannot be read included), or one per entry."""
+    record = report.as_record()
+    if kind == "report":
+        rows = [{**run, "tags": " ".join(run["tags"])} for run in record["runs"]]
+        rows += [
+            {"run_dir": run["run_dir"], "status": "unreadable", "error": run["reason"]} for run in record["unreadable"]
+        ]
+    else:
+        rows = [_flat_entry(entry) for entry in record["entries"]]
+    file = io.StringIO()
+    writer = csv.DictWriter(
+        file, _RUN_COLUMNS if kind == "report" else _ENTRY_COLUMNS, extrasaction="ignore", lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _render_json(report: Report, kind: Kind) -> str:
+    record = report.as_record()
+    if kind == "leaderboard":
+        del record["runs"]
+    return json.dumps(record, indent=2, allow_nan=False) + "\n"
+
+
+# What a page adds here is offered by the command line at once.
+FORMATS: dict[str, Callable[[Report, Kind], str]] = {
+    "text": _render_text,
+    "json": _render_json,
+    "csv": _render_csv,
+    "markdown": _render_markdown,
+}
+
+_RUN_COLUMNS = (
+    *("run_dir", "entry", "algo", "env_id", "seed", "status", "counted", "steps", "score"),
+    *("created_at_utc", "finished_at_utc", "tags", "error"),
+)
+_ENTRY_COLUMNS = (
+    *("env_id", "rank", "name", "algo", "preset", "suite", "fingerprint", "seeds", "iqm", "interval_low"),
+    *("interval_high", "median", "mean", "std", "min", "max", "normalized_iqm", "note", "drift"),
+)
+
+
+def _flat_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    low, high = entry["interval"] or (None, None)
+    return {**entry, "interval_low": low, "interval_high": high}
+
+
+def printable(text: str) -> str:
+    """Return text in which control characters, which could steer a terminal, are spelled out."""
+    return re.sub(
+        r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", lambda found: repr(found[0])[1:-1], text
+    )
+
+
+def _markdown_cell(text: str) -> str:
+    """Return text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", printable(text))
