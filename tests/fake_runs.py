@@ -46,7 +46,7 @@ def fake_run(
     content = fake_metadata(config, seed=seed, status=status, created=created, latest=latest)
     (run_dir / METADATA).write_text(json.dumps(content, indent=2))
     (run_dir / CONFIG).write_text(f"seed: {seed}\noutput_dir: {json.dumps(str(root))}\n{_dump(json.dumps(config))}")
-    (run_dir / METRICS).write_text("".join(metric_lines(steps, score, rows)))
+    (run_dir / METRICS).write_text(_metrics_text(steps, score, rows))
     return run_dir
 
 
@@ -95,6 +95,11 @@ def fake_metadata(config: Mapping[str, Any], *, seed: int, status: str, created:
     }
 
 
+@cache
+def _metrics_text(steps: int, score: float | None, rows: int) -> str:
+    return "".join(metric_lines(steps, score, rows))
+
+
 def metric_lines(steps: int, score: float | None, rows: int) -> list[str]:
     """Return rows as the recorder writes them: training rows, an evaluation after every tenth, and at the end."""
     lines = []
@@ -111,7 +116,7 @@ def metric_lines(steps: int, score: float | None, rows: int) -> list[str]:
 
 def _training_line(step: int, number: int) -> str:
     row = {"event": "train", "global_step": step, "update_count": number, "train_return_mean": number / 7}
-    return json.dumps(row | {name: (number + 1) / 3 for name in LOSSES}) + "\n"
+    return json.dumps(row | dict.fromkeys(LOSSES, (number + 1) / 3)) + "\n"
 
 
 def _evaluation_line(step: int, score: float) -> str:

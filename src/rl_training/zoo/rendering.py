@@ -18,7 +18,7 @@ Kind = Literal["report", "leaderboard"]
 
 
 class Table(NamedTuple):
-    """Cells for people; columns whose name ends in `>` are aligned to the right."""
+    """Cells for people; `>` after a column's name aligns it to the right, `?` leaves it out while it is empty."""
 
     title: str
     columns: tuple[str, ...]
@@ -47,7 +47,7 @@ def report_tables(report: Report) -> list[Table]:
             f"{run.steps:,}",
             _score(run.score),
             "yes" if run.path in counted else "-",
-            ", ".join(run.tags) or "-",
+            ", ".join(run.tags),
             run.error or "",
         )
         for run in report.runs
@@ -63,7 +63,7 @@ def report_tables(report: Report) -> list[Table]:
         )
         for place in report.standings
     ]
-    columns = ("run", "entry", "seed>", "status", "steps>", "score>", "counted", "tags", "error")
+    columns = ("run", "entry", "seed>", "status", "steps>", "score>", "counted", "tags?", "error?")
     group_columns = ("entry", "environment", "seeds>", "IQM>", "95% interval", "note", "runs", "drift")
     unreadable = [(str(run.path), run.reason) for run in report.unreadable]
     return [
@@ -193,7 +193,17 @@ def _interval(interval: tuple[float, float] | None, shown: Callable[[float], str
 def _tables(report: Report, kind: Kind) -> list[Table]:
     """Return the tables that have rows."""
     tables = report_tables(report) if kind == "report" else leaderboard_tables(report)
-    return [table for table in tables if table.rows]
+    return [_without_empty_columns(table) for table in tables if table.rows]
+
+
+def _without_empty_columns(table: Table) -> Table:
+    kept = [
+        position
+        for position, column in enumerate(table.columns)
+        if not column.endswith("?") or any(row[position] for row in table.rows)
+    ]
+    columns = tuple(table.columns[position].rstrip("?") for position in kept)
+    return Table(table.title, columns, [tuple(row[position] for position in kept) for row in table.rows])
 
 
 def _closing(report: Report) -> list[str]:
