@@ -14,6 +14,7 @@ from fake_runs import fake_runs
 from rl_training.cli import main
 from rl_training.experiment.statistics import Interval, bootstrap_interval
 from rl_training.zoo.leaderboard import PROFILE_THRESHOLDS, Standing, Summary, shared_ranks
+from rl_training.zoo.rendering import render
 from rl_training.zoo.reporting import Filters, build_report
 
 Capture = pytest.CaptureFixture[str]
@@ -138,6 +139,10 @@ def test_a_suite_is_aggregated_over_its_environments(tmp_path: Path) -> None:
     profile = dict(zip(PROFILE_THRESHOLDS, suite.profile, strict=True))
     assert (profile[0.0], profile[0.5], profile[1.2], profile[2.0]) == (6 / 8, 5 / 8, 1 / 8, 0.0)
     assert suite.interval is not None
+    assert suite.note == "low n"
+    text = render(report, "leaderboard", "text")
+    profile_line = text.split("Performance profiles\n")[1].splitlines()[1]
+    assert profile_line.split() == ["classic-control", "ppo", "0.750", "0.625", "0.625", "0.125"]
 
 
 def test_runs_under_another_budget_or_of_unclear_choice_stay_out_of_the_suite(tmp_path: Path) -> None:
@@ -223,13 +228,14 @@ def test_an_entry_of_the_report_may_be_the_baseline(tmp_path: Path, capsys: Capt
     assert [comparison.a.name for comparison in report.baseline.comparisons] == ["ppo-cartpole"]
 
 
-def test_a_preset_that_changed_is_compared_by_its_name(tmp_path: Path) -> None:
+def test_a_preset_that_changed_is_compared_by_its_name(tmp_path: Path, capsys: Capture) -> None:
     baseline = stored(tmp_path / "before", GOOD, tmp_path / "before.json")
     content = json.loads(baseline.read_text())
     content["entries"][0]["fingerprint"] = "000000000000"
     baseline.write_text(json.dumps(content))
     fake_runs(tmp_path / "after", BAD)
     assert main(gated(tmp_path / "after", baseline)) == 3
+    assert "ppo-cartpole is worse than ppo-cartpole" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

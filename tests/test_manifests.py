@@ -244,6 +244,20 @@ def test_the_catalogue_holds_suites_protocols_and_references(capsys: Capture) ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--suite", "classic"], "--suite classic: no such suite; there are atari, box2d, classic-control, mujoco"),
+        (["--suite", "x", "--format", "report", "--runs", "."], "--suite x: no such suite"),
+        (["--tag", "x"], "--tag is about runs; add --format report or --format leaderboard"),
+        (["--format", "commands", "--output", "x"], "--output is about runs"),
+    ],
+)
+def test_the_catalogue_refuses_what_it_would_ignore(arguments: list[str], sentence: str, capsys: Capture) -> None:
+    assert main(["zoo", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_a_run_of_a_preset_is_trained_under_its_name(tmp_path: Path) -> None:
     config = load_config(preset="ppo-cartpole", overrides={"total_timesteps": 512, "output_dir": str(tmp_path)})
     train(config)

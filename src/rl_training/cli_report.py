@@ -56,9 +56,11 @@ class RunChoice:
 
     def filters(self) -> Filters:
         """Return the filters."""
+        from rl_training.zoo.manifests import check_suites
         from rl_training.zoo.reporting import Filters
         from rl_training.zoo.run_index import STATUSES
 
+        check_suites(self.suite or ())
         for status in self.status or ():
             if status not in STATUSES:
                 raise ConfigError(f"--status {status}: no such status; use {', '.join(STATUSES)}")

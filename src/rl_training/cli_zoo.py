@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rl_training.cli_output import Output
 from rl_training.cli_report import BaselineGate, DriftGate, Rendering, RunChoice
+from rl_training.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.zoo.catalogue import PresetEntry
 
 Format = Annotated[
     Literal["table", "commands", "report", "leaderboard"],
@@ -30,7 +34,8 @@ def zoo(
     if format == "table" or format == "commands":
         from rl_training.zoo.catalogue import as_commands, as_table, catalogue_record, list_presets
 
-        presets = list_presets(algos=choice.algo or (), envs=choice.env or (), suites=choice.suite or ())
+        _refuse_options_about_runs(choice, rendering, baseline, drift)
+        presets = [entry for entry in list_presets() if _passes(entry, choice)]
         output.show(catalogue_record(presets), as_table(presets) if format == "table" else as_commands(presets))
         return 0
     baseline.check()
@@ -45,3 +50,33 @@ def zoo(
         zoo_only=True,
     )
     return rendering.show(built, format, output)
+
+
+def _passes(entry: PresetEntry, choice: RunChoice) -> bool:
+    filters = choice.filters()
+    wanted = (
+        (filters.algo, entry.algo),
+        (filters.env, entry.env_id),
+        (filters.preset, entry.name),
+        (filters.suite, entry.suite),
+    )
+    return all(not values or value in values for values, value in wanted)
+
+
+def _refuse_options_about_runs(
+    choice: RunChoice, rendering: Rendering, baseline: BaselineGate, drift: DriftGate
+) -> None:
+    given = {
+        "--runs": choice.runs,
+        "--tag": choice.tag,
+        "--status": choice.status,
+        "--min-seeds": choice.min_seeds,
+        "--output-format": rendering.output_format,
+        "--output": rendering.output_file,
+        "--baseline": baseline.baseline,
+        "--fail-on-regression": baseline.fail_on_regression,
+        "--fail-on-manifest-drift": drift.fail_on_manifest_drift,
+    }
+    for flag, value in given.items():
+        if value:
+            raise ConfigError(f"{flag} is about runs; add --format report or --format leaderboard")

@@ -22,12 +22,10 @@ class PresetEntry(NamedTuple):
     """The suite whose manifest lists it."""
 
 
-def list_presets(
-    *, algos: Sequence[str] = (), envs: Sequence[str] = (), suites: Sequence[str] = ()
-) -> list[PresetEntry]:
-    """Return the packaged presets in alphabetical order; an empty filter lets everything pass."""
+def list_presets() -> list[PresetEntry]:
+    """Return every packaged preset in alphabetical order."""
     suite_of = {preset: manifest.suite for manifest in load_manifests() for preset in manifest.presets}
-    entries = [
+    return [
         PresetEntry(
             name,
             config["algo"],
@@ -38,8 +36,6 @@ def list_presets(
         )
         for name, config in sorted(locked_presets().items())
     ]
-    filters = ((algos, "algo"), (envs, "env_id"), (suites, "suite"))
-    return [entry for entry in entries if all(not wanted or getattr(entry, key) in wanted for wanted, key in filters)]
 
 
 def needed_extra(env_id: str) -> str | None:

@@ -28,6 +28,11 @@ SEEDS_FOR_TRUST = 5
 PROFILE_THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(41))  # 0 to 2 on the normalised scale
 
 
+def few_seeds(seeds: int) -> str:
+    """Return the warning for a number of seeds, empty where they suffice."""
+    return "low n" if seeds < SEEDS_FOR_TRUST else ""
+
+
 @dataclass(frozen=True)
 class Summary:
     """What the scores of distinct seeds show."""
@@ -60,7 +65,7 @@ class Summary:
     @property
     def note(self) -> str:
         """A warning where the seeds are few."""
-        return "low n" if self.seeds < SEEDS_FOR_TRUST else ""
+        return few_seeds(self.seeds)
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,11 @@ class SuiteStanding:
     optimality_gap: float
     profile: tuple[float, ...]
     """Share of runs above each of `PROFILE_THRESHOLDS`."""
+
+    @property
+    def note(self) -> str:
+        """A warning where the seeds are few."""
+        return few_seeds(self.seeds)
 
 
 def rank_entries(entries: Sequence[Entry]) -> list[Standing]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from rl_training.errors import ConfigError
 from rl_training.experiment.safe_yaml import parse_yaml
 from rl_training.zoo.entries import fingerprint, preset_settings
 
@@ -93,6 +94,14 @@ def read_manifest(content: Mapping[str, Any]) -> Manifest:
         presets=presets,
         fingerprint=fingerprint([content, preset_contents]),
     )
+
+
+def check_suites(names: Iterable[str]) -> None:
+    """Refuse a name that is no suite's."""
+    suites = [manifest.suite for manifest in load_manifests()]
+    for name in names:
+        if name not in suites:
+            raise ConfigError(f"--suite {name}: no such suite; there are {', '.join(suites)}")
 
 
 def manifest_of(env_id: str) -> Manifest | None:
