@@ -238,6 +238,16 @@ def test_values_of_runs_are_shown_as_text_and_cannot_steer_a_terminal_or_a_page(
     assert json.loads(render(report, "report", "json"))["runs"][0]["tags"] == [tag]
 
 
+def test_text_that_no_encoding_holds_is_spelled_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run_dir = fake_run(tmp_path, 1, status="failed", changes={"algo_kwargs.max_grad_norm": float("inf")})
+    (run_dir / METADATA).write_text((run_dir / METADATA).read_text().replace("the floor", "the \\ud800 floor"))
+    for output_format in FORMATS:
+        assert main(["report", str(tmp_path), "--output-format", output_format]) == 0
+        assert "\\ud800" in capfd.readouterr().out
+    (entry,) = entries(tmp_path)
+    assert entry.settings["algo_kwargs.max_grad_norm"] == "inf"
+
+
 def test_a_terminal_gets_tables_that_fit_its_width(mixed: Path) -> None:
     wide, narrow = (render(build_report([mixed]), "report", "text", width=width) for width in (200, 60))
     assert "ppo__CartPole-v1__seed1__20260101T000000Z" in wide

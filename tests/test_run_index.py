@@ -95,6 +95,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "metadata of another shape": (write(METADATA, "[1, 2]"), "metadata.json does not hold an object"),
     "metadata without a seed": (change_metadata(seed="1"), "its seed is '1'"),
     "metadata with a boolean seed": (change_metadata(seed=True), "its seed is True"),
+    "an environment that steers the terminal": (change_metadata(env_id="\x1b[2J"), "its env_id is '\\x1b[2J'"),
     "unknown status": (change_metadata(status="paused"), "unknown status 'paused'"),
     "later schema": (change_metadata(schema_version=9), "has schema version 9; this release reads 1"),
     "bytes for metadata": (write(METADATA, b"\xff\xfe{}"), "byte 0 is not text"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,8 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
                 continue
             if isinstance(value, Mapping):
                 add(value, f"{name}.")
+            elif isinstance(value, float) and not math.isfinite(value):
+                settings[name] = str(value)  # equal to itself, and strict JSON can hold it
             else:
                 settings[name] = value
 

@@ -22,9 +22,6 @@ def render(report: Report, kind: Kind, output_format: str, *, width: int | None 
     return FORMATS[output_format](report, kind)
 
 
-# -- formats ---------------------------------------------------------------------------------------
-
-
 def _tables(report: Report, kind: Kind) -> list[Table]:
     """Return the tables that have rows."""
     tables = report_tables(report) if kind == "report" else leaderboard_tables(report)
@@ -112,7 +109,9 @@ def _render_csv(report: Report, kind: Kind) -> str:
         file, _RUN_COLUMNS if kind == "report" else _ENTRY_COLUMNS, extrasaction="ignore", lineterminator="\n"
     )
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(
+        {key: printable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
+    )
     return file.getvalue()
 
 
@@ -123,7 +122,7 @@ def _render_json(report: Report, kind: Kind) -> str:
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
-# What a page adds here is offered by the command line at once.
+# A page is one more entry here, and one more word of `--output-format`.
 FORMATS: dict[str, Callable[[Report, Kind], str]] = {
     "text": _render_text,
     "json": _render_json,
@@ -148,9 +147,9 @@ def _flat_entry(entry: dict[str, Any]) -> dict[str, Any]:
 
 def printable(text: str) -> str:
     """Return text in which control characters, which could steer a terminal, are spelled out."""
-    return re.sub(
-        r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", lambda found: repr(found[0])[1:-1], text
-    )
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def _markdown_cell(text: str) -> str:

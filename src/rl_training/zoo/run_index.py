@@ -194,7 +194,7 @@ def _check_config(config: Any) -> None:
     tags, preset = config.get("tags"), config.get("preset")
     if not (tags is None or (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags))):
         raise _Unreadable(f"{CONFIG} does not hold a configuration: its tags are not a list of texts")
-    if not (preset is None or isinstance(preset, str)):
+    if not (preset is None or _is_name(preset)):
         raise _Unreadable(f"{CONFIG} does not hold a configuration: its preset is not a name")
 
 
@@ -220,9 +220,17 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     for key, kind in _METADATA_TYPES.items():
         if not isinstance(metadata.get(key), kind) or isinstance(metadata[key], bool):
             raise _Unreadable(f"{METADATA} is not that of an AxiomRL run: its {key} is {metadata.get(key)!r}")
+    for key in ("algo", "env_id"):
+        if not _is_name(metadata[key]):
+            raise _Unreadable(f"{METADATA} is not that of an AxiomRL run: its {key} is {metadata[key]!r}")
     if metadata["status"] not in STATUSES:
         raise _Unreadable(f"{METADATA} has the unknown status {metadata['status']!r}")
     return metadata
+
+
+def _is_name(value: Any) -> bool:
+    """Return whether a value may stand in names of entries, in sentences and on terminals."""
+    return isinstance(value, str) and value != "" and value.isprintable()
 
 
 def _read_metrics(path: Path, metadata: Mapping[str, Any]) -> tuple[int, tuple[Evaluation, ...]]:
