@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "zoo/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 # Blocks below these comments are not executed as they stand, up to `<!-- end -->` or the end of the block.
 INSTALLATION = ("<!-- train command -->", "<!-- test command -->")

@@ -15,6 +15,7 @@ import pytest
 import rl_training
 from rl_training import contrib, core, experimental
 from rl_training.experiment.config_files import preset_names
+from rl_training.zoo.manifests import load_manifests
 
 ROOT = Path(__file__).parents[1]
 STABLE = {
@@ -44,6 +45,7 @@ HEAVY = ("torch", "gymnasium", "numpy", "pydantic", "rich", "yaml")
         "from rl_training.cli import main; assert main(['--version']) == 0",
         "from rl_training.cli import main; assert main(['--help']) == 0",
         "from rl_training.cli import main; assert main(['train', '--help']) == 0",
+        "from rl_training.cli import main; assert main(['report', '--help']) == 0",
         "from rl_training.zoo_cli import main; assert main(['--help']) == 0",
     ],
 )
@@ -107,6 +109,9 @@ def test_wheel_holds_presets_type_marker_and_entry_points(wheel: Path) -> None:
     for preset in preset_names():
         assert f"rl_training/zoo/presets/{preset}.yaml" in names
     assert "rl_training/zoo/presets/base/atari-ppo.yaml" in names
+    assert "rl_training/zoo/presets.lock.json" in names
+    for manifest in load_manifests():
+        assert f"rl_training/zoo/manifests/{manifest.suite}.yaml" in names
     assert "rl_training/py.typed" in names
     assert "axiomrl = rl_training.cli:main" in scripts
     assert "axiomrl-zoo = rl_training.zoo_cli:main" in scripts

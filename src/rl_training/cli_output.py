@@ -38,6 +38,12 @@ class Output:
                 print(line)
             sys.stdout.flush()
 
+    def show_text(self, text: str) -> None:
+        """Print a result that was rendered already."""
+        with _reader_may_leave():
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
     def report(self, error: BaseException) -> int:
         """Say what went wrong on stderr and return the exit status."""
         if self.debug:

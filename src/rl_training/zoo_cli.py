@@ -1,19 +1,23 @@
-"""The command `axiomrl-zoo`: what `axiomrl zoo` does."""
+"""The command `axiomrl-zoo`: what `axiomrl zoo` does, with the reports as commands of their own."""
 
 from __future__ import annotations
 
 import sys
 
 from rl_training.cli_output import add_command, make_app, run_app
+from rl_training.cli_report import compare, leaderboard, report
 from rl_training.cli_zoo import zoo
 
-app = make_app("Packaged presets.")
-add_command(app, zoo, name="zoo")
+app = make_app("Packaged presets and what their runs show; without a command: `zoo`.")
+for command in (zoo, report, leaderboard, compare):
+    add_command(app, command, name=command.__name__)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run `axiomrl-zoo` with the given arguments and return the exit status."""
-    return run_app(app, sys.argv[1:] if argv is None else argv, name="axiomrl-zoo")
+    arguments = sys.argv[1:] if argv is None else argv
+    named = bool(arguments) and (not arguments[0].startswith("-") or arguments[0] == "--help")
+    return run_app(app, arguments if named else ["zoo", *arguments], name="axiomrl-zoo")
 
 
 if __name__ == "__main__":

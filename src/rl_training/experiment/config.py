@@ -91,6 +91,10 @@ class TrainConfig:
     tags: tuple[str, ...] = ()
     """Labels for finding the run again in reports."""
 
+    preset: NonEmptyText | None = None
+    """Packaged preset that the configuration started from, with which reports compare the run; filled in by
+    `--preset` and by a link `config: preset:NAME`."""
+
     algo_kwargs: dict[str, Any] = field(default_factory=dict)
     """The algorithm's own parameters; `axiomrl algos NAME` lists them with their defaults."""
 

@@ -141,6 +141,11 @@ class _Location:
     def identity(self) -> object:
         return self if isinstance(self.path, PurePosixPath) and self.packaged else Path(self.path).resolve()
 
+    @property
+    def preset(self) -> str | None:
+        """The preset that this file is, if it is one; `base/` holds what presets share."""
+        return self.path.stem if self.packaged and self.path.parent == PurePosixPath() else None
+
     def linked(self, target: str) -> _Location:
         if target.startswith(_PRESET_PREFIX):
             return _preset_location(target.removeprefix(_PRESET_PREFIX).strip())
@@ -216,7 +221,7 @@ def _read_mapping(location: _Location, *, linked_by: str | None) -> dict[str, An
     link = values.get(_LINK_KEY, "")
     if _LINK_KEY in values and not (isinstance(link, str) and link):
         raise ConfigError(f"{location.name}: config: must be the path of another file, got {link!r}")
-    return values
+    return values if location.preset is None else {"preset": location.preset, **values}
 
 
 def _add_flags(layered: _Layers, flags: Mapping[str, Any]) -> None:

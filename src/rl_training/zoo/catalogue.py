@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rl_training.experiment.config_files import preset_names, preset_values
-
-_EXTRA_OF_FAMILY = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+from rl_training.zoo.manifests import load_manifests, manifest_of
+from rl_training.zoo.preset_lock import locked_presets
 
 
 class PresetEntry(NamedTuple):
@@ -19,29 +18,50 @@ class PresetEntry(NamedTuple):
     total_timesteps: int
     extra: str | None
     """What must be installed besides the core."""
+    suite: str | None
+    """The suite whose manifest lists it."""
 
 
 def list_presets() -> list[PresetEntry]:
     """Return every packaged preset in alphabetical order."""
-    entries = []
-    for name in preset_names():
-        values = preset_values(name)
-        env_id = values["env_id"]
-        entries.append(PresetEntry(name, values["algo"], env_id, values["total_timesteps"], needed_extra(env_id)))
-    return entries
+    suite_of = {preset: manifest.suite for manifest in load_manifests() for preset in manifest.presets}
+    return [
+        PresetEntry(
+            name,
+            config["algo"],
+            config["env_id"],
+            config["total_timesteps"],
+            needed_extra(config["env_id"]),
+            suite_of.get(name),
+        )
+        for name, config in sorted(locked_presets().items())
+    ]
 
 
 def needed_extra(env_id: str) -> str | None:
-    """Return the extra that brings an environment of Gymnasium or ALE, or None where the core suffices."""
-    if env_id.startswith("ALE/"):
-        return "atari"
-    from gymnasium.envs.registration import registry
+    """Return the extra that brings an environment, or None where the core suffices."""
+    manifest = manifest_of(env_id)
+    return None if manifest is None else manifest.extra
 
-    entry_point = registry[env_id].entry_point if env_id in registry else None
-    for module, extra in _EXTRA_OF_FAMILY.items():
-        if str(entry_point).startswith(module):
-            return extra
-    return None
+
+def catalogue_record(presets: Sequence[PresetEntry]) -> dict[str, Any]:
+    """Return presets and suites as plain data."""
+    suites = [
+        {
+            "suite": manifest.suite,
+            "title": manifest.title,
+            **manifest.identity,
+            "protocol": manifest.protocol._asdict(),
+            "presets": manifest.presets,
+            "references": {
+                env_id: None if reference is None else reference._asdict()
+                for env_id, reference in manifest.environments.items()
+            },
+            "sources": manifest.sources,
+        }
+        for manifest in load_manifests()
+    ]
+    return {"presets": [preset._asdict() for preset in presets], "suites": suites}
 
 
 def as_table(presets: Sequence[PresetEntry]) -> list[str]:

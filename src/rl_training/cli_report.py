@@ -1,0 +1,252 @@
+"""The commands that read runs and change nothing: `report`, `leaderboard`, `compare`."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from rl_training.cli_output import Output, key_value_lines
+from rl_training.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.zoo.comparison import Scored
+    from rl_training.zoo.reporting import Filters, Report
+
+logger = logging.getLogger("rl_training")
+
+GATE_FIRED = 3
+DEFAULT_RUNS = Path("runs")
+_FORMAT_OF_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".txt": "text"}
+
+
+def _several(flag: str, metavar: str, help: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=f"{help}; repeatable.")
+
+
+@dataclass(frozen=True)
+class RunChoice:
+    """Where runs are looked for and which of them are meant."""
+
+    runs: Annotated[
+        list[Path] | None,
+        _several("--runs", "PATH", "A run directory, or a directory with runs below it; `runs` by default"),
+    ] = None
+    algo: Annotated[list[str] | None, _several("--algo", "NAME", "Only this algorithm")] = None
+    env: Annotated[list[str] | None, _several("--env", "ID", "Only this environment")] = None
+    preset: Annotated[list[str] | None, _several("--preset", "NAME", "Only entries of this preset")] = None
+    suite: Annotated[list[str] | None, _several("--suite", "NAME", "Only environments of this suite")] = None
+    tag: Annotated[list[str] | None, _several("--tag", "TEXT", "Only runs with this tag")] = None
+    status: Annotated[
+        list[str] | None,
+        _several("--status", "NAME", "Only runs that are completed, running, interrupted or failed"),
+    ] = None
+    min_seeds: Annotated[
+        int, typer.Option("--min-seeds", metavar="INTEGER", help="Only entries with this many completed seeds.")
+    ] = 0
+
+    def paths(self, named: list[Path] | None = None) -> list[Path]:
+        """Return where to look; `named` are the positional arguments."""
+        return [*(named or ()), *(self.runs or ())] or [DEFAULT_RUNS]
+
+    def filters(self) -> Filters:
+        """Return the filters."""
+        from rl_training.zoo.manifests import check_suites
+        from rl_training.zoo.reporting import Filters
+        from rl_training.zoo.run_index import STATUSES
+
+        check_suites(self.suite or ())
+        for status in self.status or ():
+            if status not in STATUSES:
+                raise ConfigError(f"--status {status}: no such status; use {', '.join(STATUSES)}")
+
+        return Filters(
+            algo=self.algo or (),
+            env=self.env or (),
+            preset=self.preset or (),
+            suite=self.suite or (),
+            tag=self.tag or (),
+            status=self.status or (),
+            min_seeds=self.min_seeds,
+        )
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """In which form a report is given, and where to."""
+
+    output_format: Annotated[
+        Literal["text", "json", "csv", "markdown"] | None,
+        typer.Option("--output-format", help="By default what the name of --output says, else text."),
+    ] = None
+    output_file: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write the report to a file.")
+    ] = None
+
+    def show(self, report: Report, kind: Literal["report", "leaderboard"], output: Output) -> int:
+        """Print the report or write it to the file, and return the exit status."""
+        from rl_training.zoo.rendering import render
+
+        chosen = self.output_format or ("json" if output.json and self.output_file is None else None)
+        if self.output_file is None:
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+            text = render(report, kind, chosen or "text", width=width)
+            output.show_text(text)
+        else:
+            text = render(report, kind, chosen or _FORMAT_OF_SUFFIX.get(self.output_file.suffix, "text"))
+            try:
+                self.output_file.write_text(text, encoding="utf-8")
+            except OSError as error:
+                reason = error.strerror or error
+                raise ConfigError(f"--output {self.output_file}: cannot be written ({reason}); name another") from None
+            record = {
+                "output": self.output_file,
+                "runs": len(report.runs),
+                "unreadable": len(report.unreadable),
+                "entries": len(report.standings),
+            }
+            output.show(record, key_value_lines(record))
+        return gate_status(report)
+
+
+@dataclass(frozen=True)
+class DriftGate:
+    """When drift from the manifests is a failure."""
+
+    fail_on_manifest_drift: Annotated[
+        bool,
+        typer.Option("--fail-on-manifest-drift", help="Exit with 3 when runs were made under another protocol."),
+    ] = False
+    drift_severity: Annotated[
+        Literal["minor", "major", "critical"],
+        typer.Option("--drift-severity", help="The least severity that fires the gate."),
+    ] = "major"
+
+    @property
+    def threshold(self) -> str | None:
+        """The least severity that fires, None where drift is no failure."""
+        return self.drift_severity if self.fail_on_manifest_drift else None
+
+
+@dataclass(frozen=True)
+class BaselineGate:
+    """What a leaderboard is compared with, and whether a loss is a failure."""
+
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", metavar="FILE|ENTRY", help="A leaderboard stored as JSON, or an entry's name."),
+    ] = None
+    fail_on_regression: Annotated[
+        bool,
+        typer.Option("--fail-on-regression", help="Exit with 3 when an entry is worse than its baseline or gone."),
+    ] = False
+
+    def check(self) -> None:
+        """Refuse a gate that has nothing to compare with."""
+        if self.fail_on_regression and self.baseline is None:
+            raise ConfigError("--fail-on-regression needs something to compare with; add --baseline FILE or ENTRY")
+
+
+Paths = Annotated[
+    list[Path] | None, typer.Argument(metavar="[PATH]...", help="The same as --runs.", show_default=False)
+]
+
+
+def report(choice: RunChoice, rendering: Rendering, drift: DriftGate, output: Output, paths: Paths = None) -> int:
+    """Show runs, what cannot be read, and the groups they form."""
+    from rl_training.zoo.reporting import build_report
+
+    built = build_report(choice.paths(paths), choice.filters(), fail_on_drift=drift.threshold)
+    return rendering.show(built, "report", output)
+
+
+def leaderboard(
+    choice: RunChoice,
+    rendering: Rendering,
+    baseline: BaselineGate,
+    drift: DriftGate,
+    output: Output,
+    paths: Paths = None,
+) -> int:
+    """Rank entries by what their seeds show, per environment and per suite."""
+    baseline.check()
+    from rl_training.zoo.reporting import build_report
+
+    built = build_report(
+        choice.paths(paths),
+        choice.filters(),
+        baseline=baseline.baseline,
+        fail_on_regression=baseline.fail_on_regression,
+        fail_on_drift=drift.threshold,
+    )
+    return rendering.show(built, "leaderboard", output)
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="An entry's name, or a directory with the runs of one entry.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="What A is compared with.")],
+    choice: RunChoice,
+    output: Output,
+    fail_on_regression: Annotated[
+        bool, typer.Option("--fail-on-regression", help="Exit with 3 when A is worse than B.")
+    ] = False,
+    min_probability: Annotated[
+        float | None,
+        typer.Option(
+            "--min-probability", metavar="NUMBER", help="Exit with 3 when A improves on B with a lower probability."
+        ),
+    ] = None,
+) -> int:
+    """Say whether A is better than B, with the evidence."""
+    if min_probability is not None and not 0 <= min_probability <= 1:
+        raise ConfigError(f"--min-probability: must lie between 0 and 1, got {min_probability}")
+    from rl_training.zoo.comparison import compare as compare_scores
+
+    comparison = compare_scores(_side(a, choice), _side(b, choice))
+    reasons = []
+    if fail_on_regression and comparison.verdict == "worse":
+        reasons.append(comparison.sentence)
+    if min_probability is not None and comparison.probability < min_probability:
+        reasons.append(f"the probability of improvement {comparison.probability:.3f} is below {min_probability:g}")
+    record = comparison.as_record()
+    output.show({**record, "gates": reasons}, key_value_lines(_with_words(record)))
+    return _gate_result(reasons)
+
+
+def gate_status(report: Report) -> int:
+    """Say on stderr which gates fired and return the exit status."""
+    return _gate_result([f"{gate.name}: {reason}" for gate in report.gates for reason in gate.reasons])
+
+
+def _gate_result(reasons: list[str]) -> int:
+    for reason in reasons:
+        logger.error("gate fired: %s", reason)
+    return GATE_FIRED if reasons else 0
+
+
+def _side(text: str, choice: RunChoice) -> Scored:
+    """Return the scores of an entry by name, or of the one entry whose runs a directory holds."""
+    from rl_training.zoo.comparison import Scored
+    from rl_training.zoo.entries import find_entry, group_runs
+    from rl_training.zoo.run_index import index_runs
+
+    filters = choice.filters()
+    path = Path(text)
+    index = index_runs([path] if path.is_dir() else choice.paths())
+    entries = filters.select_entries(group_runs(filters.select_runs(index.runs)))
+    if not path.is_dir():
+        return Scored.of(find_entry(entries, text))
+    if len(entries) != 1:
+        names = ", ".join(f"`{entry.name}`" for entry in entries) or "no runs"
+        raise ConfigError(f"{text} holds {names}, and one entry is needed; narrow it by --env, --algo or --preset")
+    return Scored.of(entries[0])._replace(name=text)
+
+
+def _with_words(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record whose intervals are `low to high`."""
+    return {key: f"{value[0]} to {value[1]}" if isinstance(value, tuple) else value for key, value in record.items()}

@@ -1,0 +1,237 @@
+"""Two sets of scores against each other, and a leaderboard against an earlier one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.statistics import (
+    Interval,
+    difference_interval,
+    interquartile_mean,
+    probability_of_improvement,
+    probability_of_improvement_interval,
+)
+from rl_training.zoo.entries import Entry, find_entry
+from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL, SEEDS_FOR_TRUST
+from rl_training.zoo.manifests import load_manifests
+
+EXPORT_VERSION = 1
+"""Version of the JSON export that a baseline is read from."""
+
+
+class Scored(NamedTuple):
+    """The scores of one entry, of this report or of a stored one."""
+
+    name: str
+    algo: str
+    env_id: str
+    preset: str | None
+    fingerprint: str
+    scores: Mapping[int, float]
+    """Final evaluation by seed."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> Scored:
+        """Take the scores of an entry."""
+        scores = {seed: run.score for seed, run in entry.by_seed.items() if run.score is not None}
+        return cls(entry.name, entry.algo, entry.env_id, entry.preset, entry.fingerprint, scores)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the seeds show about A against B."""
+
+    a: Scored
+    b: Scored
+    iqm_a: float
+    iqm_b: float
+    difference: float
+    """Interquartile mean of A minus that of B."""
+    difference_interval: Interval | None
+    """95% interval of the difference; None where a side has fewer than three seeds."""
+    probability: float
+    """How probably a run of A scores above a run of B; ties count half."""
+    probability_interval: Interval | None
+
+    @property
+    def verdict(self) -> str:
+        """`better`, `worse`, `no clear difference` or `too few seeds`."""
+        if self.difference_interval is None:
+            return "too few seeds"
+        if self.difference_interval.low > 0:
+            return "better"
+        return "worse" if self.difference_interval.high < 0 else "no clear difference"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        a, b, fewest = self.a.name, self.b.name, min(len(self.a.scores), len(self.b.scores))
+        figures = f"a difference of {self.difference:+,.2f}"
+        if self.difference_interval is None:
+            return (
+                f"{a} cannot be told from {b}: {fewest} seeds on one side, and {SEEDS_FOR_INTERVAL} are the least for "
+                f"an interval ({figures})"
+            )
+        figures += f" (95% interval {self.difference_interval.low:+,.2f} to {self.difference_interval.high:+,.2f})"
+        figures += f" and a run scores higher with probability {self.probability:.2f}"
+        caution = f"; {fewest} seeds are few" if fewest < SEEDS_FOR_TRUST else ""
+        if self.verdict == "no clear difference":
+            return f"{a} and {b} show no clear difference on {self.a.env_id}: {figures}{caution}"
+        return f"{a} is {self.verdict} than {b} on {self.a.env_id}: {figures}{caution}"
+
+    def as_record(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "a": self.a.name,
+            "b": self.b.name,
+            "env_id": self.a.env_id,
+            "seeds_a": len(self.a.scores),
+            "seeds_b": len(self.b.scores),
+            "iqm_a": self.iqm_a,
+            "iqm_b": self.iqm_b,
+            "difference": self.difference,
+            "difference_interval": self.difference_interval,
+            "probability_of_improvement": self.probability,
+            "probability_interval": self.probability_interval,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+        }
+
+
+def compare(a: Scored, b: Scored) -> Comparison:
+    """Compare two sets of scores of the same environment."""
+    if a.env_id != b.env_id:
+        raise ConfigError(f"{a.name} is on {a.env_id} and {b.name} on {b.env_id}; compare entries of one environment")
+    for side in (a, b):
+        if not side.scores:
+            raise ConfigError(f"{side.name} has no completed run with a final evaluation; there is nothing to compare")
+    of_a, of_b = list(a.scores.values()), list(b.scores.values())
+    enough = min(len(of_a), len(of_b)) >= SEEDS_FOR_INTERVAL
+    iqm_a, iqm_b = interquartile_mean(of_a), interquartile_mean(of_b)
+    return Comparison(
+        a=a,
+        b=b,
+        iqm_a=iqm_a,
+        iqm_b=iqm_b,
+        difference=iqm_a - iqm_b,
+        difference_interval=difference_interval(of_a, of_b) if enough else None,
+        probability=probability_of_improvement(of_a, of_b),
+        probability_interval=probability_of_improvement_interval(of_a, of_b) if enough else None,
+    )
+
+
+# -- baselines -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StoredLeaderboard:
+    """An earlier leaderboard, read from its JSON export."""
+
+    path: Path
+    entries: tuple[Scored, ...]
+    manifests: Mapping[str, Any]
+    """Version and fingerprint of the suites it was made under."""
+
+    def changed_manifests(self) -> list[str]:
+        """Return sentences about suites whose manifest is another one now."""
+        return [
+            f"the manifest of {manifest.suite} has changed since {self.path}: fingerprint "
+            f"{self.manifests[manifest.suite]['fingerprint']} then, {manifest.fingerprint} now"
+            for manifest in load_manifests()
+            if self.manifests.get(manifest.suite, manifest.identity) != manifest.identity
+        ]
+
+
+@dataclass(frozen=True)
+class BaselineResult:
+    """A leaderboard against its baseline."""
+
+    name: str
+    comparisons: tuple[Comparison, ...] = ()
+    missing: tuple[Scored, ...] = ()
+    """Entries of the baseline that this report has no score of."""
+    changed_manifests: tuple[str, ...] = ()
+
+    @property
+    def regressions(self) -> list[str]:
+        """Sentences about what became worse or is gone."""
+        worse = [comparison.sentence for comparison in self.comparisons if comparison.verdict == "worse"]
+        gone = [
+            f"{entry.name} on {entry.env_id} has {len(entry.scores)} seeds in the baseline and no score in this report"
+            for entry in self.missing
+        ]
+        return [*worse, *gone]
+
+    @property
+    def undecided(self) -> list[str]:
+        """Sentences about pairs with too few seeds for a verdict."""
+        return [comparison.sentence for comparison in self.comparisons if comparison.verdict == "too few seeds"]
+
+
+def compare_with_entry(entries: Sequence[Entry], name: str) -> BaselineResult:
+    """Compare an entry with all others of its environment."""
+    baseline = Scored.of(find_entry(entries, name))
+    others = [
+        entry
+        for entry in map(Scored.of, entries)
+        if entry.env_id == baseline.env_id and entry.fingerprint != baseline.fingerprint and entry.scores
+    ]
+    return BaselineResult(baseline.name, tuple(compare(entry, baseline) for entry in others))
+
+
+def compare_with_stored(entries: Sequence[Entry], stored: StoredLeaderboard) -> BaselineResult:
+    """Compare every entry with its counterpart of an earlier leaderboard."""
+    earlier = [entry for entry in stored.entries if entry.scores]
+    comparisons = []
+    missing = {entry.fingerprint: entry for entry in earlier}
+    for current in map(Scored.of, entries):
+        counterpart = _counterpart(current, earlier)
+        if counterpart is not None and current.scores:
+            comparisons.append(compare(current, counterpart))
+            missing.pop(counterpart.fingerprint, None)
+    return BaselineResult(
+        str(stored.path), tuple(comparisons), tuple(missing.values()), tuple(stored.changed_manifests())
+    )
+
+
+def read_leaderboard(path: Path) -> StoredLeaderboard:
+    """Read a file that `leaderboard --output-format json --output FILE` wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content["export_version"]
+        entries = tuple(_stored(entry) for entry in content["entries"]) if version == EXPORT_VERSION else ()
+        manifests = {
+            suite: {"version": entry["version"], "fingerprint": entry["fingerprint"]}
+            for suite, entry in content["manifests"].items()
+        }
+    except OSError as error:
+        raise ConfigError(f"--baseline {path}: cannot be read ({error.strerror or error})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ConfigError(
+            f"--baseline {path}: not a stored leaderboard; "
+            "write one by `axiomrl leaderboard --output-format json --output FILE`"
+        ) from None
+    if version != EXPORT_VERSION:
+        raise ConfigError(f"--baseline {path}: export version {version!r}; this release reads {EXPORT_VERSION}")
+    return StoredLeaderboard(path, entries, manifests)
+
+
+def _counterpart(current: Scored, earlier: Sequence[Scored]) -> Scored | None:
+    """Return the entry of the same configuration, else the one of the same name: a preset may have changed since."""
+    same = [entry for entry in earlier if entry.fingerprint == current.fingerprint]
+    alike = [entry for entry in earlier if (entry.name, entry.env_id) == (current.name, current.env_id)]
+    return next(iter([*same, *alike]), None)
+
+
+def _stored(entry: Mapping[str, Any]) -> Scored:
+    scores = {int(seed): float(score) for seed, score in entry["scores"].items()}
+    if not all(map(math.isfinite, scores.values())):
+        raise ValueError("a score is not finite")
+    algo, env_id, preset = entry["algo"], entry["env_id"], entry["preset"]
+    return Scored(str(entry["name"]), str(algo), str(env_id), preset, str(entry["fingerprint"]), scores)

@@ -1,0 +1,178 @@
+"""Runs grouped into entries: repetitions of one experiment that differ in their seeds only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.runs import sanitize
+from rl_training.zoo.preset_lock import locked_presets
+from rl_training.zoo.run_index import STATUSES, RunRecord
+
+# Keys that say where and how a run is carried out, or what it is called, but not what is learned.
+CARRIED_OUT_BY = frozenset(
+    {
+        "seed",
+        "output_dir",
+        "tags",
+        "preset",
+        "benchmark",
+        "tracking",
+        "device",
+        "execution_backend",
+        "torch_threads",
+        "deterministic",
+        "log_interval",
+        "checkpoint_interval",
+        "keep_checkpoints",
+        "env_kwargs.num_workers",
+        "env_kwargs.worker_timeout",
+    }
+)
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a leaderboard: all runs of one algorithm on one environment with one configuration."""
+
+    name: str
+    """The preset where the configuration is exactly a preset's; else what it started from and a fingerprint."""
+    algo: str
+    env_id: str
+    preset: str | None
+    """Packaged preset that the runs say they started from, or whose configuration they have."""
+    fingerprint: str
+    settings: Mapping[str, Any]
+    """The configuration by dotted key, without what does not decide what is learned."""
+    runs: tuple[RunRecord, ...]
+
+    @cached_property
+    def by_seed(self) -> dict[int, RunRecord]:
+        """The run that stands for each seed: the latest completed one whose final policy was evaluated."""
+        chosen: dict[int, RunRecord] = {}
+        for run in sorted(self.runs, key=lambda run: (run.seed, run.created_at, run.name, str(run.path))):
+            if run.counts:
+                chosen[run.seed] = run
+        return chosen
+
+    @property
+    def scores(self) -> list[float]:
+        """Final evaluation of each distinct seed, ordered by seed."""
+        return [run.score for run in self.by_seed.values() if run.score is not None]
+
+    @property
+    def status_counts(self) -> dict[str, int]:
+        """How many runs ended how; statuses without a run are left out."""
+        counts = {status: sum(run.status == status for run in self.runs) for status in STATUSES}
+        return {status: count for status, count in counts.items() if count}
+
+
+def group_runs(runs: Iterable[RunRecord]) -> list[Entry]:
+    """Return the entries of some runs, ordered by environment and name."""
+    groups: defaultdict[str, list[RunRecord]] = defaultdict(list)
+    settings_of: dict[int, tuple[str, dict[str, Any]]] = {}  # runs share configurations; see `RunRecord.config`
+    for run in runs:
+        if id(run.config) not in settings_of:
+            settings = flat_settings(run.config)
+            settings_of[id(run.config)] = fingerprint(settings), settings
+        groups[settings_of[id(run.config)][0]].append(run)
+    entries = [_entry(key, members, settings_of[id(members[0].config)][1]) for key, members in groups.items()]
+    return sorted(entries, key=lambda entry: (entry.env_id, entry.name))
+
+
+def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration by dotted key, without the keys of `CARRIED_OUT_BY` and without empty values.
+
+    Leaving out what is null or empty keeps a fingerprint when a later release adds an option that is off by default.
+    """
+    settings: dict[str, Any] = {}
+
+    def add(block: Mapping[str, Any], prefix: str) -> None:
+        for key, value in block.items():
+            name = f"{prefix}{key}"
+            if name in CARRIED_OUT_BY or value is None or value == [] or value == {}:
+                continue
+            if isinstance(value, Mapping):
+                add(value, f"{name}.")
+            elif isinstance(value, float) and not math.isfinite(value):
+                settings[name] = str(value)  # equal to itself, and strict JSON can hold it
+            else:
+                settings[name] = value
+
+    add(config, "")
+    return dict(sorted(settings.items()))
+
+
+def fingerprint(content: Any) -> str:
+    """Return twelve hexadecimal digits that stand for plain data, whatever the order of its keys."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def find_entry(entries: Sequence[Entry], wanted: str) -> Entry:
+    """Return the entry with this name, fingerprint, preset or algorithm, or with a name that begins so."""
+    tests = (
+        lambda entry: entry.name == wanted,
+        lambda entry: entry.fingerprint == wanted,
+        lambda entry: wanted in (entry.preset, entry.algo),
+        lambda entry: entry.name.startswith(wanted),
+    )
+    for test in tests:
+        found = [entry for entry in entries if test(entry)]
+        if len(found) > 1:
+            raise ConfigError(f"`{wanted}` may mean {_quoted(found)}; write one of these names")
+        if found:
+            return found[0]
+    hint = did_you_mean(wanted, [entry.name for entry in entries]) or f"; there are {_quoted(entries) or 'no entries'}"
+    raise ConfigError(f"no entry is called `{wanted}`{hint}")
+
+
+def setting_differences(entries: Sequence[Entry]) -> dict[str, list[Any]]:
+    """Return the settings in which entries differ: per dotted key the value of each entry, None where it has none."""
+    keys = sorted({key for entry in entries for key in entry.settings})
+    columns = {key: [entry.settings.get(key, _MISSING) for entry in entries] for key in keys}
+    return {
+        key: [None if value is _MISSING else value for value in values]
+        for key, values in columns.items()
+        if any(value != values[0] for value in values)
+    }
+
+
+def _quoted(entries: Sequence[Entry]) -> str:
+    return ", ".join(f"`{entry.name}`" for entry in entries)
+
+
+def _entry(key: str, runs: Sequence[RunRecord], settings: Mapping[str, Any]) -> Entry:
+    first = runs[0]
+    same = preset_fingerprints().get(key)
+    preset = min((run.preset for run in runs if run.preset is not None), default=same)
+    origin = preset if preset is not None else f"{first.algo}-{sanitize(first.env_id)}"
+    return Entry(
+        name=origin if preset is not None and preset == same else f"{origin}+{key[:8]}",
+        algo=first.algo,
+        env_id=first.env_id,
+        preset=preset,
+        fingerprint=key,
+        settings=settings,
+        runs=tuple(runs),
+    )
+
+
+@cache
+def preset_settings() -> Mapping[str, Mapping[str, Any]]:
+    """Return the settings of every packaged preset."""
+    return {name: flat_settings(config) for name, config in locked_presets().items()}
+
+
+@cache
+def preset_fingerprints() -> Mapping[str, str]:
+    """Return the packaged preset of each fingerprint."""
+    return {fingerprint(settings): name for name, settings in preset_settings().items()}

@@ -1,0 +1,209 @@
+"""Entries ranked by what their seeds show: per environment, and per suite on normalised scores.
+
+The score of a seed is the final evaluation of one completed run. An entry's figure is the interquartile mean over its
+distinct seeds. Entries share a rank while their intervals overlap that of the rank's first entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rl_training.experiment.statistics import (
+    Interval,
+    bootstrap_interval,
+    interquartile_mean,
+    optimality_gap,
+    performance_profile,
+)
+from rl_training.zoo.drift import DriftFinding, find_drift, worst_severity
+from rl_training.zoo.entries import Entry
+from rl_training.zoo.manifests import Manifest, Reference, load_manifests, reference_of
+
+SEEDS_FOR_INTERVAL = 3
+SEEDS_FOR_TRUST = 5
+PROFILE_THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(41))  # 0 to 2 on the normalised scale
+
+
+def few_seeds(seeds: int) -> str:
+    """Return the warning for a number of seeds, empty where they suffice."""
+    return "low n" if seeds < SEEDS_FOR_TRUST else ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the scores of distinct seeds show."""
+
+    seeds: int
+    iqm: float
+    interval: Interval | None
+    """95% interval of the interquartile mean; None below three seeds."""
+    median: float
+    mean: float
+    std: float
+    """Population standard deviation."""
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> Summary:
+        """Summarise at least one score."""
+        return cls(
+            seeds=len(scores),
+            iqm=interquartile_mean(scores),
+            interval=bootstrap_interval(scores) if len(scores) >= SEEDS_FOR_INTERVAL else None,
+            median=float(np.median(scores)),
+            mean=float(np.mean(scores)),
+            std=float(np.std(scores)),
+            low=min(scores),
+            high=max(scores),
+        )
+
+    @property
+    def note(self) -> str:
+        """A warning where the seeds are few."""
+        return few_seeds(self.seeds)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One entry's place on the board of its environment."""
+
+    entry: Entry
+    rank: int | None
+    """None where no seed counts."""
+    summary: Summary | None
+    drift: tuple[DriftFinding, ...]
+
+    @cached_property
+    def reference(self) -> Reference | None:
+        """The scale of its environment."""
+        return reference_of(self.entry.env_id)
+
+    @property
+    def normalized(self) -> float | None:
+        """Interquartile mean on the scale of the manifest's references."""
+        if self.summary is None or self.reference is None:
+            return None
+        return self.reference.normalize(self.summary.iqm)
+
+
+@dataclass(frozen=True)
+class SuiteStanding:
+    """One algorithm over the environments of a suite, on normalised scores."""
+
+    suite: str
+    algo: str
+    environments: tuple[str, ...]
+    """Those with scores and references; the others do not enter."""
+    suite_size: int
+    """Environments of the suite that have references."""
+    seeds: int
+    """Fewest distinct seeds on one of the environments."""
+    iqm: float
+    interval: Interval | None
+    optimality_gap: float
+    profile: tuple[float, ...]
+    """Share of runs above each of `PROFILE_THRESHOLDS`."""
+
+    @property
+    def note(self) -> str:
+        """A warning where the seeds are few."""
+        return few_seeds(self.seeds)
+
+
+def rank_entries(entries: Sequence[Entry]) -> list[Standing]:
+    """Return the standings, environment by environment, the best first; entries without a score come last."""
+    standings: list[Standing] = []
+    for env_id in sorted({entry.env_id for entry in entries}):
+        board = [entry for entry in entries if entry.env_id == env_id]
+        summaries = {entry.fingerprint: Summary.of(entry.scores) for entry in board if entry.scores}
+        scored = sorted(
+            (entry for entry in board if entry.scores),
+            key=lambda entry: (-summaries[entry.fingerprint].iqm, entry.name),
+        )
+        ranks = shared_ranks([_extent(summaries[entry.fingerprint]) for entry in scored])
+        standings += [
+            Standing(entry, rank, summaries[entry.fingerprint], find_drift(entry))
+            for entry, rank in zip(scored, ranks, strict=True)
+        ]
+        standings += [Standing(entry, None, None, find_drift(entry)) for entry in board if not entry.scores]
+    return standings
+
+
+def shared_ranks(extents: Sequence[Interval]) -> list[int]:
+    """Return the ranks of intervals that are ordered from best to worst.
+
+    An interval that overlaps the first one of the current rank shares it; the next rank counts everyone before.
+    """
+    ranks: list[int] = []
+    leader: Interval | None = None
+    for position, extent in enumerate(extents, start=1):
+        if leader is not None and extent.high >= leader.low and extent.low <= leader.high:
+            ranks.append(ranks[-1])
+        else:
+            leader = extent
+            ranks.append(position)
+    return ranks
+
+
+def suite_standings(standings: Sequence[Standing]) -> tuple[list[SuiteStanding], list[str]]:
+    """Return each algorithm's aggregate over each suite, and sentences about what was left out.
+
+    They are ordered by the environments they cover and by score, but not ranked: another set of environments is
+    another contest.
+    """
+    found: list[SuiteStanding] = []
+    notices: list[str] = []
+    for manifest in load_manifests():
+        inside = [place for place in standings if place.entry.env_id in manifest.environments and place.summary]
+        for algo in sorted({place.entry.algo for place in inside}):
+            scores = _suite_scores(algo, [place for place in inside if place.entry.algo == algo], notices)
+            if scores:
+                found.append(_suite_standing(manifest, algo, scores))
+    return sorted(found, key=lambda place: (place.suite, -len(place.environments), -place.iqm, place.algo)), notices
+
+
+def _suite_scores(algo: str, standings: Sequence[Standing], notices: list[str]) -> dict[str, list[float]]:
+    """Return an algorithm's normalised scores per environment, from one comparable entry of each."""
+    scores: dict[str, list[float]] = {}
+    for env_id in sorted({place.entry.env_id for place in standings}):
+        board = [place for place in standings if place.entry.env_id == env_id]
+        reference = board[0].reference
+        if reference is None:
+            continue
+        comparable = [place for place in board if worst_severity(place.drift) != "critical"]
+        chosen = [place for place in comparable if place.entry.name == place.entry.preset] or comparable
+        if len(chosen) == 1:
+            scores[env_id] = [reference.normalize(score) for score in chosen[0].entry.scores]
+        elif chosen:
+            notices.append(
+                f"{algo} on {env_id} is left out of the suite: {len(chosen)} configurations and none is a preset's; "
+                "name one by --preset or --tag"
+            )
+        else:
+            notices.append(f"{algo} on {env_id} is left out of the suite: critical drift from its protocol")
+    return scores
+
+
+def _suite_standing(manifest: Manifest, algo: str, scores: Mapping[str, list[float]]) -> SuiteStanding:
+    seeds = min(map(len, scores.values()))
+    return SuiteStanding(
+        suite=manifest.suite,
+        algo=algo,
+        environments=tuple(scores),
+        suite_size=sum(reference is not None for reference in manifest.environments.values()),
+        seeds=seeds,
+        iqm=interquartile_mean(scores),
+        interval=bootstrap_interval(scores) if seeds >= SEEDS_FOR_INTERVAL else None,
+        optimality_gap=optimality_gap(scores),
+        profile=tuple(map(float, performance_profile(scores, PROFILE_THRESHOLDS))),
+    )
+
+
+def _extent(summary: Summary) -> Interval:
+    """Return the interval, or the point where there is none."""
+    return summary.interval or Interval(summary.iqm, summary.iqm)

@@ -1,0 +1,157 @@
+"""A report as text, Markdown, CSV or JSON. The same report always gives the same bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+from rl_training.zoo.reporting import Report
+from rl_training.zoo.tables import Table, leaderboard_tables, report_tables
+
+Kind = Literal["report", "leaderboard"]
+
+
+def render(report: Report, kind: Kind, output_format: str, *, width: int | None = None) -> str:
+    """Return the report in one of `FORMATS`; `width` is that of the terminal that text is for."""
+    if output_format == "text" and width is not None:
+        return _render_for_terminal(report, kind, width)
+    return FORMATS[output_format](report, kind)
+
+
+def _tables(report: Report, kind: Kind) -> list[Table]:
+    """Return the tables that have rows."""
+    tables = report_tables(report) if kind == "report" else leaderboard_tables(report)
+    return [_without_empty_columns(table) for table in tables if table.rows]
+
+
+def _without_empty_columns(table: Table) -> Table:
+    kept = [
+        position
+        for position, column in enumerate(table.columns)
+        if not column.endswith("?") or any(row[position] for row in table.rows)
+    ]
+    columns = tuple(table.columns[position].rstrip("?") for position in kept)
+    return Table(table.title, columns, [tuple(row[position] for position in kept) for row in table.rows])
+
+
+def _closing(report: Report) -> list[str]:
+    return [*report.notices, *(reason for gate in report.gates for reason in gate.reasons)]
+
+
+def _render_text(report: Report, kind: Kind) -> str:
+    """Return aligned columns of any width, for files and pipes."""
+    blocks = []
+    for table in _tables(report, kind):
+        rows = [tuple(column.rstrip(">") for column in table.columns), *table.rows]
+        cells = [[printable(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        pads = [str.rjust if column.endswith(">") else str.ljust for column in table.columns]
+        lines = [
+            "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip()
+            for row in cells
+        ]
+        blocks.append("\n".join([printable(table.title), *lines]))
+    if _closing(report):
+        blocks.append("\n".join(map(printable, _closing(report))))
+    return "\n\n".join(blocks or ["no runs"]) + "\n"
+
+
+def _render_for_terminal(report: Report, kind: Kind, width: int) -> str:
+    """Return Rich tables that fold what does not fit."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, color_system="standard", highlight=False)
+    for table in _tables(report, kind):
+        shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column in table.columns:
+            shown.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(Text(printable(cell)) for cell in row))
+        console.print(Text(printable(table.title), style="bold"))
+        console.print(shown)
+        console.print()
+    for sentence in _closing(report) or ([] if report.standings or report.unreadable else ["no runs"]):
+        console.print(Text(printable(sentence)))
+    return file.getvalue()
+
+
+def _render_markdown(report: Report, kind: Kind) -> str:
+    blocks = []
+    for table in _tables(report, kind):
+        rule = ["---:" if column.endswith(">") else "---" for column in table.columns]
+        rows = [[column.rstrip(">") for column in table.columns], rule, *map(list, table.rows)]
+        lines = [f"| {' | '.join(map(_markdown_cell, row))} |" for row in rows]
+        blocks.append("\n".join([f"## {_markdown_cell(table.title)}", "", *lines]))
+    if _closing(report):
+        blocks.append("\n".join(f"- {_markdown_cell(sentence)}" for sentence in _closing(report)))
+    return "\n\n".join(blocks or ["No runs."]) + "\n"
+
+
+def _render_csv(report: Report, kind: Kind) -> str:
+    """Return one row per run (those that cannot be read included), or one per entry."""
+    record = report.as_record()
+    if kind == "report":
+        rows = [{**run, "tags": " ".join(run["tags"])} for run in record["runs"]]
+        rows += [
+            {"run_dir": run["run_dir"], "status": "unreadable", "error": run["reason"]} for run in record["unreadable"]
+        ]
+    else:
+        rows = [_flat_entry(entry) for entry in record["entries"]]
+    file = io.StringIO()
+    writer = csv.DictWriter(
+        file, _RUN_COLUMNS if kind == "report" else _ENTRY_COLUMNS, extrasaction="ignore", lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(
+        {key: printable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
+    )
+    return file.getvalue()
+
+
+def _render_json(report: Report, kind: Kind) -> str:
+    record = report.as_record()
+    if kind == "leaderboard":
+        del record["runs"]
+    return json.dumps(record, indent=2, allow_nan=False) + "\n"
+
+
+# A page is one more entry here, and one more word of `--output-format`.
+FORMATS: dict[str, Callable[[Report, Kind], str]] = {
+    "text": _render_text,
+    "json": _render_json,
+    "csv": _render_csv,
+    "markdown": _render_markdown,
+}
+
+_RUN_COLUMNS = (
+    *("run_dir", "entry", "algo", "env_id", "seed", "status", "counted", "steps", "score"),
+    *("created_at_utc", "finished_at_utc", "tags", "error"),
+)
+_ENTRY_COLUMNS = (
+    *("env_id", "rank", "name", "algo", "preset", "suite", "fingerprint", "seeds", "iqm", "interval_low"),
+    *("interval_high", "median", "mean", "std", "min", "max", "normalized_iqm", "note", "drift"),
+)
+
+
+def _flat_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    low, high = entry["interval"] or (None, None)
+    return {**entry, "interval_low": low, "interval_high": high}
+
+
+def printable(text: str) -> str:
+    """Return text in which control characters, which could steer a terminal, are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _markdown_cell(text: str) -> str:
+    """Return text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", printable(text))

@@ -1,0 +1,300 @@
+"""Find run directories and read what reports need of them: `metadata.json`, `config.yaml` and `metrics.jsonl`.
+
+A directory that cannot be read is listed with the reason and never ends a report. Nothing here imports torch or an
+environment, and training rows are not decoded, so that hundreds of runs take about a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rl_training.errors import AxiomError, ConfigError
+from rl_training.experiment.runs import CONFIG, METADATA, METADATA_SCHEMA_VERSION, METRICS
+from rl_training.experiment.safe_yaml import parse_yaml
+
+STATUSES = ("completed", "running", "interrupted", "failed")
+SCORE = "eval_return_mean"
+PER_RUN_KEYS = ("seed", "output_dir")
+
+_RUN_NAME = re.compile(r".+__seed\d+__\d{8}T\d{6}Z(-\d+)?")
+# With the lines that continue it: a long path is folded.
+_PER_RUN_LINES = re.compile(rf"^(?:{'|'.join(PER_RUN_KEYS)}): .*\n(?:[ ].*\n|\n)*", flags=re.MULTILINE)
+# How the recorder begins a training row. Reports do not need its content; every other row is decoded and checked.
+_TRAINING_ROW = '{"event": "train", "global_step": '
+
+
+class Evaluation(NamedTuple):
+    """One evaluation during a run."""
+
+    step: int
+    score: float | None
+    """Mean return of its episodes; None where it was not a finite number."""
+    episodes: int | None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as reports see it."""
+
+    path: Path
+    algo: str
+    env_id: str
+    seed: int
+    status: str
+    error: str | None
+    created_at: str
+    finished_at: str | None
+    config: Mapping[str, Any]
+    """The resolved configuration without seed and output directory; runs of the same content share one object."""
+    steps: int
+    """Environment steps at the last row of metrics."""
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the run directory."""
+        return self.path.name
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Labels that the run was given."""
+        return tuple(self.config.get("tags") or ())
+
+    @property
+    def preset(self) -> str | None:
+        """Preset that the configuration started from."""
+        return self.config.get("preset")
+
+    @property
+    def score(self) -> float | None:
+        """Mean return of the evaluation at the run's last step; None where there is none."""
+        if not self.evaluations or self.evaluations[-1].step < self.steps:
+            return None
+        return self.evaluations[-1].score
+
+    @property
+    def counts(self) -> bool:
+        """Whether statistics may use the run: it was completed and its final policy was evaluated."""
+        return self.status == "completed" and self.score is not None
+
+
+class UnreadableRun(NamedTuple):
+    """A run directory that cannot be read, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunIndex:
+    """Every run below some paths, ordered by path."""
+
+    runs: tuple[RunRecord, ...]
+    unreadable: tuple[UnreadableRun, ...]
+
+
+class _Unreadable(Exception):
+    """Why a run directory cannot be read."""
+
+
+def index_runs(paths: Iterable[Path]) -> RunIndex:
+    """Read every run directory that is one of `paths` or lies below one."""
+    reader = _RunReader()
+    runs: list[RunRecord] = []
+    unreadable: list[UnreadableRun] = []
+    seen: set[str] = set()
+    for root in paths:
+        if not root.is_dir():
+            raise ConfigError(f"{root}: no such directory; name where run directories are (`train --output-dir`)")
+        for path in _run_directories(root, unreadable):
+            identity = os.path.realpath(path)
+            if identity in seen:
+                continue
+            seen.add(identity)
+            try:
+                runs.append(reader.read(path))
+            except _Unreadable as error:
+                unreadable.append(UnreadableRun(path, str(error)))
+    return RunIndex(
+        tuple(sorted(runs, key=lambda run: str(run.path))), tuple(sorted(unreadable, key=lambda run: str(run.path)))
+    )
+
+
+def read_metric_rows(run: RunRecord) -> list[dict[str, Any]]:
+    """Return all rows of a run's `metrics.jsonl`, for curves of any metric."""
+    path = run.path / METRICS
+    try:
+        return [_json(line, f"line {number}") for number, line in enumerate(_lines(run.path)[0], start=1)]
+    except _Unreadable as error:
+        raise AxiomError(f"{path} cannot be read: {error}") from error
+
+
+def _run_directories(root: Path, unreadable: list[UnreadableRun]) -> Iterator[Path]:
+    def note(error: OSError) -> None:
+        unreadable.append(UnreadableRun(Path(error.filename), f"cannot be listed: {error.strerror}"))
+
+    for folder, names, files in os.walk(root, onerror=note):
+        path = Path(folder)
+        if METADATA in files or METRICS in files or _RUN_NAME.fullmatch(path.name):
+            names.clear()  # nothing inside a run is another run
+            yield path
+        names[:] = [name for name in names if not name.startswith(".")]
+
+
+@dataclass
+class _RunReader:
+    """Reads run directories; equal configurations are decoded once."""
+
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def read(self, path: Path) -> RunRecord:
+        metadata = _read_metadata(path)
+        config = self._read_config(path)
+        for key in ("algo", "env_id"):
+            if config.get(key) != metadata[key]:
+                raise _Unreadable(f"{CONFIG} is of another run: its {key} is {config.get(key)!r}, not {metadata[key]}")
+        steps, evaluations = _read_metrics(path, metadata)
+        return RunRecord(
+            path=path,
+            algo=metadata["algo"],
+            env_id=metadata["env_id"],
+            seed=metadata["seed"],
+            status=metadata["status"],
+            error=metadata.get("error"),
+            created_at=metadata["created_at_utc"],
+            finished_at=metadata.get("finished_at_utc"),
+            config=config,
+            steps=steps,
+            evaluations=evaluations,
+        )
+
+    def _read_config(self, path: Path) -> dict[str, Any]:
+        content = _PER_RUN_LINES.sub("", _text(path, CONFIG))
+        if content not in self.configs:
+            try:
+                config = parse_yaml(content, CONFIG, quick=True)
+            except ConfigError as error:
+                raise _Unreadable(str(error)) from None
+            _check_config(config)
+            self.configs[content] = {key: value for key, value in config.items() if key not in PER_RUN_KEYS}
+        return self.configs[content]
+
+
+def _check_config(config: Any) -> None:
+    if not isinstance(config, dict):
+        raise _Unreadable(f"{CONFIG} does not hold a configuration")
+    tags, preset = config.get("tags"), config.get("preset")
+    if not (tags is None or (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags))):
+        raise _Unreadable(f"{CONFIG} does not hold a configuration: its tags are not a list of texts")
+    if not (preset is None or _is_name(preset)):
+        raise _Unreadable(f"{CONFIG} does not hold a configuration: its preset is not a name")
+
+
+_METADATA_TYPES: dict[str, type | tuple[type, ...]] = {
+    "algo": str,
+    "env_id": str,
+    "seed": int,
+    "status": str,
+    "error": (str, type(None)),
+    "created_at_utc": str,
+    "finished_at_utc": (str, type(None)),
+    "latest_metrics": dict,
+}
+
+
+def _read_metadata(path: Path) -> dict[str, Any]:
+    metadata = _json(_text(path, METADATA), METADATA)
+    version = metadata.get("schema_version")
+    if version is None:
+        raise _Unreadable(f"{METADATA} is not that of an AxiomRL run: it has no schema_version")
+    if version != METADATA_SCHEMA_VERSION:
+        raise _Unreadable(f"{METADATA} has schema version {version!r}; this release reads {METADATA_SCHEMA_VERSION}")
+    for key, kind in _METADATA_TYPES.items():
+        if not isinstance(metadata.get(key), kind) or isinstance(metadata[key], bool):
+            raise _Unreadable(f"{METADATA} is not that of an AxiomRL run: its {key} is {metadata.get(key)!r}")
+    for key in ("algo", "env_id"):
+        if not _is_name(metadata[key]):
+            raise _Unreadable(f"{METADATA} is not that of an AxiomRL run: its {key} is {metadata[key]!r}")
+    if metadata["status"] not in STATUSES:
+        raise _Unreadable(f"{METADATA} has the unknown status {metadata['status']!r}")
+    return metadata
+
+
+def _is_name(value: Any) -> bool:
+    """Return whether a value may stand in names of entries, in sentences and on terminals."""
+    return isinstance(value, str) and value != "" and value.isprintable()
+
+
+def _read_metrics(path: Path, metadata: Mapping[str, Any]) -> tuple[int, tuple[Evaluation, ...]]:
+    """Return the last row's step and every evaluation."""
+    lines, complete = _lines(path)
+    if not lines:
+        error = f", {metadata['error']}" if metadata["error"] else ""
+        raise _Unreadable(f"{METRICS} is empty: no row was logged (status {metadata['status']}{error})")
+    evaluations = []
+    steps = 0
+    for number, line in enumerate(lines, start=1):
+        last = number == len(lines)
+        if line.startswith(_TRAINING_ROW) and line.endswith("}") and not last:
+            continue
+        place = f"{METRICS}, line {number}"
+        row = _json(line, place, cut_off=last and not complete)
+        step = row.get("global_step")
+        if not isinstance(step, int) or isinstance(step, bool) or row.get("event") not in ("train", "eval"):
+            raise _Unreadable(f"{place}: not a row of an AxiomRL run: it lacks event or global_step")
+        steps = step
+        if row["event"] == "eval":
+            evaluations.append(Evaluation(steps, _finite(row.get(SCORE)), row.get("eval_episodes")))
+    reached = metadata["latest_metrics"].get("global_step")
+    if metadata["status"] == "completed" and isinstance(reached, int) and steps < reached:
+        raise _Unreadable(f"{METRICS} is cut off: it ends at step {steps}, and the run had reached step {reached}")
+    return steps, tuple(evaluations)
+
+
+def _lines(path: Path) -> tuple[list[str], bool]:
+    """Return the rows of `metrics.jsonl` as text, and whether the last one is complete."""
+    text = _text(path, METRICS, may_be_empty=True)
+    return text.removesuffix("\n").split("\n") if text else [], text.endswith("\n")
+
+
+def _text(path: Path, name: str, *, may_be_empty: bool = False) -> str:
+    file = path / name
+    try:
+        if not file.is_file():  # a pipe or a device would block the report
+            raise _Unreadable(f"{name} is not a file" if file.exists() else f"{name} is missing")
+        text = file.read_bytes().decode()
+    except OSError as error:
+        raise _Unreadable(f"{name} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise _Unreadable(f"{name} is damaged: byte {error.start} is not text") from None
+    if not text and not may_be_empty:
+        raise _Unreadable(f"{name} is empty")
+    if "\0" in text:
+        raise _Unreadable(f"{name} is damaged: it holds zero bytes")
+    return text
+
+
+def _json(text: str, place: str, *, cut_off: bool = False) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+        raise _Unreadable(f"{place} is cut off" if cut_off else f"{place} is not JSON: {reason}") from None
+    if not isinstance(value, dict):
+        raise _Unreadable(f"{place} does not hold an object")
+    return value
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # JSON knows integers beyond every float
+            return float(value) if math.isfinite(value) else None
+    return None
