@@ -17,11 +17,10 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 ALGORITHM_PAGES = ROOT / "docs" / "algorithms"
-PPO_ALGORITHMS = ("ppo", "a2c")
 # Which algorithms each page of `docs/algorithms/` shows.
 PAGES = {
     "dqn": ("dqn", "double_dqn", "c51", "qr_dqn", "rainbow"),
-    "ppo": PPO_ALGORITHMS,
+    "ppo": ("ppo", "a2c"),
     "sac": ("sac", "tqc", "discrete_sac"),
     "td3": ("td3", "ddpg"),
 }
@@ -30,18 +29,13 @@ _SIDES = ("ours", "stable_baselines3")
 _VERSIONS_SHOWN = ("axiomrl", "torch", "gymnasium", "stable_baselines3", "mujoco", "ale-py", "Box2D")
 
 
-def render_ppo_results(results_dir: Path) -> str:
-    """Return the section of PPO's page."""
-    return render_results(results_dir, PPO_ALGORITHMS, speed_benchmark="ppo_speed")
-
-
-def render_results(results_dir: Path, algorithms: Sequence[str], *, speed_benchmark: str | None = None) -> str:
+def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
     """Return the section between the markers: learning results, then speed, then how to repeat them."""
     stored = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results_dir.glob("*.json"))]
     presets = [
         entry for entry in stored if entry.get("runs") and entry.get("preset") and entry["config"]["algo"] in algorithms
     ]
-    speeds = [entry for entry in stored if speed_benchmark and entry.get("benchmark") == speed_benchmark]
+    speeds = [entry for entry in stored if entry.get("benchmark") in {f"speed-{name}" for name in algorithms}]
     blocks: list[list[str]] = []
     if presets:
         blocks += _learning(presets)
@@ -52,7 +46,7 @@ def render_results(results_dir: Path, algorithms: Sequence[str], *, speed_benchm
 
 def render_page(name: str, results_dir: Path) -> str:
     """Return the section of one page of `PAGES`."""
-    return render_results(results_dir, PAGES[name], speed_benchmark="ppo_speed" if name == "ppo" else None)
+    return render_results(results_dir, PAGES[name])
 
 
 def write_page(page: Path, section: str) -> None:
@@ -142,7 +136,10 @@ def _command(entry: dict[str, Any]) -> str:
 
 
 def _speed_command(entry: dict[str, Any]) -> str:
-    command = f"python benchmarks/ppo_speed.py --rounds {len(entry['rounds'])} --steps {entry['total_timesteps']}"
+    case = entry["benchmark"].removeprefix("speed-")
+    command = (
+        f"python benchmarks/speed.py --case {case} --rounds {len(entry['rounds'])} --steps {entry['total_timesteps']}"
+    )
     return f"{command} --compile" if entry["compiled"] else command
 
 

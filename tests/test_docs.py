@@ -324,12 +324,12 @@ def renderer() -> Any:
 
 def test_the_results_on_the_page_are_the_stored_ones(renderer: Any) -> None:
     command = "python benchmarks/render_results.py"
-    stored = renderer.render_ppo_results(ROOT / "benchmarks" / "results")
+    stored = renderer.render_page("ppo", ROOT / "benchmarks" / "results")
     assert marked_section(PPO, "results") == stored, f"the page is out of date; run: {command}"
 
 
 def test_without_stored_results_no_number_is_shown(renderer: Any, tmp_path: Path) -> None:
-    assert renderer.render_ppo_results(tmp_path) == "No results are stored yet."
+    assert renderer.render_page("ppo", tmp_path) == "No results are stored yet."
 
 
 def test_results_show_every_seed_and_hide_other_algorithms(renderer: Any, tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_results_show_every_seed_and_hide_other_algorithms(renderer: Any, tmp_pa
     (tmp_path / "ppo-cartpole.json").write_text(json.dumps(stored))
     other = {**stored, "preset": "dqn-cartpole", "config": {**stored["config"], "algo": "dqn"}}  # type: ignore[dict-item]
     (tmp_path / "dqn-cartpole.json").write_text(json.dumps(other))
-    shown = renderer.render_ppo_results(tmp_path)
+    shown = renderer.render_page("ppo", tmp_path)
     assert (
         "| `ppo-cartpole` | CartPole-v1 | 1,000 | 2 | 450.0 | 50.0 | 400.0 | 450.0 | 500.0 | 100 | 1.5 |"
         in shown.splitlines()
@@ -358,7 +358,7 @@ def test_results_show_every_seed_and_hide_other_algorithms(renderer: Any, tmp_pa
 def test_speed_is_shown_with_its_spread(renderer: Any, tmp_path: Path) -> None:
     sides = {"ours": {"steps_per_second": 6000.0}, "stable_baselines3": {"steps_per_second": 3000.0}}
     stored = {
-        "benchmark": "ppo_speed",
+        "benchmark": "speed-ppo",
         "settings": "CartPole-v1",
         "compiled": False,
         "total_timesteps": 100_000,
@@ -369,7 +369,7 @@ def test_speed_is_shown_with_its_spread(renderer: Any, tmp_path: Path) -> None:
         "versions": {"torch": "2.13.0"},
         "machine": {"python": "3.11.7", "processor": "x86_64"},
     }
-    (tmp_path / "ppo-speed.json").write_text(json.dumps(stored))
-    shown = renderer.render_ppo_results(tmp_path).splitlines()
+    (tmp_path / "speed-ppo.json").write_text(json.dumps(stored))
+    shown = renderer.render_page("ppo", tmp_path).splitlines()
     assert "| eager | 2.00 | 1.90 | 2.10 | 1 | 100,000 | 6,000 | 3,000 |" in shown
-    assert "python benchmarks/ppo_speed.py --rounds 1 --steps 100000" in shown
+    assert "python benchmarks/speed.py --case ppo --rounds 1 --steps 100000" in shown
