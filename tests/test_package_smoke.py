@@ -57,7 +57,11 @@ def test_nothing_heavy_is_imported_by(statement: str) -> None:
 
 @pytest.mark.parametrize(
     "listing",
-    ["rl_training.cli import main; main(['algos'])", "rl_training.zoo_cli import main; main([])"],
+    [
+        "rl_training.cli import main; main(['algos'])",
+        "rl_training.zoo_cli import main; main([])",
+        "rl_training.experiment.statistics import bootstrap_interval; bootstrap_interval([1, 2, 3])",
+    ],
 )
 def test_listing_does_not_import_torch(listing: str) -> None:
     program = f"from {listing}\nimport sys\nsys.exit('torch' in sys.modules)"
