@@ -1,6 +1,11 @@
 """Settings for all tests."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # The helpers' assertions explain themselves like those of the tests.
 pytest.register_assert_rewrite("harness", "processes")
+
+# No test may fail because the machine is busy; the same examples every time, so that a failure can be repeated.
+settings.register_profile("axiomrl", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("axiomrl")

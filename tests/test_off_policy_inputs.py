@@ -233,7 +233,7 @@ def test_the_defaults_warm_up_for_a_batch(params: Any) -> None:
     assert params.problems(num_envs=8, total_timesteps=10_000) == []
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(0, 40), st.integers(1, 12), st.integers(1, 4), st.integers(1, 6), st.integers(1, 9), st.integers(1, 99)
 )

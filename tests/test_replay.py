@@ -20,7 +20,7 @@ from rl_training.runtime.collector import ReplayCollector
 CPU = torch.device("cpu")
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     num_envs=st.integers(1, 4),
     n_step=st.integers(1, 6),

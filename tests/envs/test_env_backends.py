@@ -54,7 +54,7 @@ def _cartpole_successor(obs: np.ndarray, action: int) -> np.ndarray:
 
 
 @given(seeds=seeds_strategy, policy=st.integers(min_value=0, max_value=2**32 - 1))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_no_pair_crosses_an_episode_and_every_step_is_real(cartpoles: VectorEnv, seeds: list[int], policy: int) -> None:
     generator = np.random.default_rng(policy)
     obs, mask = cartpoles.reset(seeds)
@@ -95,7 +95,7 @@ def test_no_pair_crosses_an_episode_and_every_step_is_real(cartpoles: VectorEnv,
 
 
 @given(seeds=seeds_strategy)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_count_of_transitions_equals_count_of_steps_the_environment_took(diaries: VectorEnv, seeds: list[int]) -> None:
     obs, _ = diaries.reset(seeds)
     assert isinstance(obs, np.ndarray)

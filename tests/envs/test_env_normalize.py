@@ -26,7 +26,7 @@ NUM_ENVS = 3
 
 
 @given(sizes=st.lists(st.integers(min_value=1, max_value=6), min_size=1, max_size=8), shift=st.floats(-1e3, 1e3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_moments_equal_those_of_all_rows_together(sizes: list[int], shift: float) -> None:
     generator = np.random.default_rng(sum(sizes))
     batches = [generator.normal(shift, 3.0, (size, 2)) for size in sizes]
