@@ -83,7 +83,7 @@ def test_a_killed_sweep_that_is_continued_ends_like_one_that_was_not(
         assert {seed: str(path) for seed, path in run_dirs(summary).items() if seed in started} == started
 
 
-LONG = {"total_timesteps": 1600, "checkpoint_interval": 800}
+LONG = {"total_timesteps": 9600, "checkpoint_interval": 320, "log_interval": 1600}
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_a_parallel_sweep_is_stopped_and_continued(number: signal.Signals, tmp_p
         env=process_environment(),
         start_new_session=True,
     )
-    wait_until(lambda: all(run_with_checkpoints(output_dir, seed, 1) for seed in SEEDS))
+    wait_until(lambda: all(run_with_checkpoints(output_dir, seed, 2) for seed in SEEDS))
     os.killpg(process.pid, number)
     _, stderr = process.communicate(timeout=120)
     summary = only_summary(output_dir)

@@ -19,6 +19,8 @@ from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.sweeps import COMPLETED, SeedSweepPlan, resolve_benchmark_seeds
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.executors import Executor, SerialExecutor
+from rl_training.runtime.process_executor import ProcessExecutor
+from rl_training.runtime.ray_executor import RayExecutor
 from rl_training.runtime.result import TrainResult
 from rl_training.runtime.runner import BenchmarkRunner
 from rl_training.runtime.setup import RunSetup
@@ -42,6 +44,11 @@ class SeedRunner:
         """Return the same runner with these callbacks added."""
         return dataclasses.replace(self, callbacks=(*self.callbacks, *callbacks))
 
+    def placed_in(self, output_dir: Path, resume_from: Path | None) -> SeedRunner:
+        """Return the same training under another output directory."""
+        config = dataclasses.replace(self.config, output_dir=output_dir)
+        return dataclasses.replace(self, config=config, resume_from=resume_from)
+
     def run(self) -> TrainResult:
         """Train the seed, from its checkpoint where there is one."""
         if self.resume_from is not None:
@@ -63,14 +70,16 @@ def setup_sweep(
     else:
         path = continue_from
         config = _fitted(config, known, path)
-    params = BenchmarkParams(**config.benchmark)
-    executor = _make_executor(params)
+    run_config = dataclasses.replace(config, benchmark={})
+    setup = RunSetup(run_config, None)  # a mistake is one error here, and would be a failure of every seed later
+    executor = _make_executor(config, setup)
     if callbacks and not isinstance(executor, SerialExecutor):
         raise ConfigError(
             "callbacks: they cannot cross processes; train with jobs 1 and executor serial, or without callbacks"
         )
-    run_config = dataclasses.replace(config, benchmark={})
-    RunSetup(run_config, None)  # a mistake is one error here, and would be a failure of every seed later
+    if isinstance(executor, RayExecutor) and setup.torch.threads > 1:
+        # Chosen by the cores of this machine: others may have more or fewer, and would round differently.
+        run_config = dataclasses.replace(run_config, torch_threads=setup.torch.threads)
     resume_points = {} if known is None else _resume_points(known, path.parent)
     fresh = _fresh_each_time(callbacks)
 
@@ -91,12 +100,11 @@ def refuse_executor_without_seeds(config: TrainConfig) -> None:
         )
 
 
-def _make_executor(params: BenchmarkParams) -> Executor:
-    if params.chosen_executor == "serial":
-        return SerialExecutor()
-    from rl_training.runtime.process_executor import ProcessExecutor
-
-    return ProcessExecutor(params.jobs)
+def _make_executor(config: TrainConfig, setup: RunSetup) -> Executor:
+    params = BenchmarkParams(**config.benchmark)
+    if params.chosen_executor == "ray":
+        return RayExecutor(params.ray_address, config.output_dir, gpus=int(setup.device.type == "cuda"))
+    return ProcessExecutor(params.jobs) if params.chosen_executor == "processes" else SerialExecutor()
 
 
 def _fresh_each_time(callbacks: Sequence[Callback]) -> Callable[[], tuple[Callback, ...]]:
