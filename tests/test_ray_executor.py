@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from processes import command, process_environment, train_arguments
+from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import list_checkpoints
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import read_metadata
@@ -146,15 +147,9 @@ def test_a_seed_that_kills_its_worker_every_time_fails_and_the_others_go_on(clus
     assert run["error"].startswith("its node was lost 3 times without a newer checkpoint")
 
 
-def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    config = sweep_config(tmp_path / "runs", 1)
-    answer = subprocess.run(
-        command(*train_arguments(config, tmp_path), "--executor", "ray", "--ray-address", "127.0.0.1:1"),
-        capture_output=True,
-        text=True,
-        env=process_environment(),
-        check=False,
-    )
-    assert answer.returncode == 2, answer.stderr
-    assert "no Ray cluster answers at 127.0.0.1:1" in answer.stderr
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_a_cluster_that_is_not_there_is_one_sentence(address: str, tmp_path: Path) -> None:
+    config = sweep_config(tmp_path / "runs", 1, benchmark={"executor": "ray", "ray_address": address})
+    with pytest.raises(ConfigError, match=f"no Ray cluster answers at {address}; start one with `ray start --head`"):
+        train(config)
     assert not (tmp_path / "runs").exists()

@@ -7,6 +7,8 @@ lost, the copy is sent to another one, which goes on from there.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -29,6 +31,7 @@ logger = logging.getLogger("rl_training")
 FRUITLESS_ATTEMPTS = 3
 """How often in a row a seed may lose its node without a newer checkpoint before it counts as failed."""
 _SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_TO_ANSWER = 10.0
 
 
 class RayExecutor:
@@ -38,7 +41,7 @@ class RayExecutor:
         """Use the cluster at `address`, by default the one of this machine, with so many GPUs for each seed."""
         if find_spec("ray") is None:
             raise MissingExtraError("benchmark.executor: ray", "ray")
-        self._address = address or "auto"
+        self._address = address or os.environ.get("RAY_ADDRESS") or "auto"
         self._output_dir = output_dir
         self._gpus = gpus
 
@@ -48,11 +51,12 @@ class RayExecutor:
 
         if not ray.is_initialized():
             try:
+                _knock(self._address)
                 ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(
                     f"benchmark.ray_address: no Ray cluster answers at {self._address}; start one with "
-                    "`ray start --head`, or give the address of another one"
+                    "`ray start --head`, or give the address HOST:PORT of another one"
                 ) from error
         there = ray.cluster_resources()
         lacking = [name for name, count in (("CPU", 1), ("GPU", self._gpus)) if there.get(name, 0) < count]
@@ -99,6 +103,13 @@ class RayExecutor:
             ray.kill(mailbox)
 
 
+def _knock(address: str) -> None:
+    """Raise where nothing listens: Ray itself would try for many minutes."""
+    if address != "auto":
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+
+
 def _stop(number: int, mailbox: Any, tasks: Mapping[Any, _RemoteSeed]) -> None:
     """Hand a signal on to the runs; a task that has not begun one has nothing to save."""
     import ray
@@ -143,14 +154,14 @@ class _RemoteSeed:
         self._step_at_start = self._newest_step()
         archive: list[Any] = []
         names: list[str] = []
-        goes_on = self._run_dir is not None and self._step_at_start >= 0
-        if goes_on and self._run_dir is not None:
-            names = RunPacker(self._run_dir).pack(lambda part: archive.append(ray.put(part)))
+        source = self._run_dir if self._step_at_start >= 0 else None
+        if source is not None:
+            names = RunPacker(source).pack(lambda part: archive.append(ray.put(part)))
         assignment = Assignment(
             seed=self.number,
             attempt=self.attempt,
             runner=self._runner,
-            run_name=self._run_dir.name if goes_on and self._run_dir is not None else None,
+            run_name=None if source is None else source.name,
             file_names=tuple(names),
             argv=tuple(sys.argv),
             versions=dependency_versions(),
@@ -191,8 +202,8 @@ class _RemoteSeed:
 
     def end(self, record: BenchmarkRunRecord) -> None:
         """Report the end of the training, with the paths of this place."""
-        moved = record.run_dir is not None and self._run_dir is not None
-        self._report(record.moved_to(self._run_dir) if moved and self._run_dir is not None else record)
+        copy = self._run_dir
+        self._report(record if copy is None or record.run_dir is None else record.moved_to(copy))
 
     def fail(self, sentence: str) -> None:
         """Report that the seed cannot be trained."""
