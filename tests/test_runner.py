@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from light_runners import LightRunner
 from rl_training.errors import AxiomError, RunFailure
 from rl_training.experiment.benchmarking import SweepSummary
 from rl_training.experiment.manager import Runner
@@ -130,6 +131,17 @@ def test_a_signal_between_two_runs_ends_the_sweep_too(number: int, tmp_path: Pat
     assert (result.status, result.signal) == ("interrupted", number)
     assert result.metrics["benchmark_run_count"] == 1
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_a_run_guards_itself_reaches_it(number: int, tmp_path: Path) -> None:
+    def slow_to_set_up(seed: int) -> Runner:
+        os.kill(os.getpid(), number)
+        return LightRunner(seed, tmp_path, "waits")
+
+    result = BenchmarkRunner(SeedSweepPlan((1, 2)), slow_to_set_up, tmp_path / "summary.json").run()
+    assert (result.status, result.signal) == ("interrupted", number)
+    assert [run["status"] for run in read_json(tmp_path / "summary.json")["runs"]] == ["interrupted", "pending"]
 
 
 def test_a_signal_after_the_last_seed_changes_nothing(tmp_path: Path) -> None:

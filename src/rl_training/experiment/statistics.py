@@ -82,7 +82,7 @@ def difference_interval(
     confidence: float = 0.95,
 ) -> Interval:
     """Return the interval of `statistic(a) - statistic(b)`, the two resampled independently."""
-    sides, generator = (_tasks(a), _tasks(b)), np.random.default_rng(seed)
+    sides, generator = _same_tasks(a, b), np.random.default_rng(seed)
     of_a, of_b = (_evaluate(statistic, _all_entries(_resample(side, generator, resamples))) for side in sides)
     return _interval(of_a - of_b, widened_confidence(confidence, *map(_run_counts, sides)))
 
@@ -144,9 +144,7 @@ def _tasks(scores: Scores) -> _Tasks:
             raise AxiomError(f"there are no scores of {task}: give the score of at least one finished run")
         if not np.isfinite(runs).all():
             run = np.flatnonzero(~np.isfinite(runs))[0]
-            raise AxiomError(
-                f"run {run + 1} of {task} has the score {runs[run]}: leave out runs without a finite score"
-            )
+            raise AxiomError(f"run {run + 1} of {task} has the score {runs[run]}: leave out runs that have none")
     return {task: np.sort(runs) for task, runs in tasks.items()}
 
 

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -72,16 +72,16 @@ class RayExecutor:
         mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
         # A fresh process for each seed, as with `processes`; retries are the sweep's own.
         task = ray.remote(max_calls=1)(train_on_node).options(num_cpus=1, num_gpus=self._gpus, max_retries=0)
-        tasks: dict[Any, _RemoteSeed] = {}
+        tasks: dict[Any, RemoteSeed] = {}
 
-        def submit(seed: _RemoteSeed) -> None:
-            assignment, archive = seed.next_attempt()
+        def submit(seed: RemoteSeed) -> None:
+            assignment, archive = seed.next_attempt(ray.put)
             tasks[task.remote(assignment, mailbox, archive)] = seed
 
         told_to_stop = False
         try:
             for number in seeds:
-                submit(_RemoteSeed(number, begin(number), self._output_dir, report))
+                submit(RemoteSeed(number, begin(number), self._output_dir, report))
             while tasks:
                 if signals.received is not None and not told_to_stop:
                     told_to_stop = True
@@ -110,7 +110,7 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
 
 
-def _stop(number: int, mailbox: Any, tasks: Mapping[Any, _RemoteSeed]) -> None:
+def _stop(number: int, mailbox: Any, tasks: Mapping[Any, RemoteSeed]) -> None:
     """Hand a signal on to the runs; a task that has not begun one has nothing to save."""
     import ray
 
@@ -120,7 +120,7 @@ def _stop(number: int, mailbox: Any, tasks: Mapping[Any, _RemoteSeed]) -> None:
             ray.cancel(reference, force=True)
 
 
-def _read(mailbox: Any, seeds: Mapping[int, _RemoteSeed]) -> None:
+def _read(mailbox: Any, seeds: Mapping[int, RemoteSeed]) -> None:
     """Pass on every message that has arrived; one of an earlier attempt comes from a node that was given up."""
     import ray
 
@@ -131,7 +131,7 @@ def _read(mailbox: Any, seeds: Mapping[int, _RemoteSeed]) -> None:
                 seed.receive(kind, content)
 
 
-class _RemoteSeed:
+class RemoteSeed:
     """A seed that is trained elsewhere, and the copy of its run in this place."""
 
     def __init__(self, number: int, runner: Runner, output_dir: Path, report: Report) -> None:
@@ -145,18 +145,19 @@ class _RemoteSeed:
         self._arriving: IO[bytes] | None = None
         self._step_at_start, self._fruitless = -1, 0
 
-    def next_attempt(self) -> tuple[Assignment, list[Any]]:
-        """Return what a worker needs: what to do, and the parts of the run so far."""
-        import ray
-
+    def next_attempt(self, store: Callable[[bytes], Any]) -> tuple[Assignment, list[Any]]:
+        """Return what a worker needs: what to do, and where the parts of the run so far are stored."""
         self.attempt += 1
-        self.in_training, self._arriving = False, None
+        self.in_training = False
+        if self._arriving is not None:  # half of a delivery, whose other half is lost
+            self._arriving.close()
+            self._arriving = None
         self._step_at_start = self._newest_step()
         archive: list[Any] = []
         names: list[str] = []
         source = self._run_dir if self._step_at_start >= 0 else None
         if source is not None:
-            names = RunPacker(source).pack(lambda part: archive.append(ray.put(part)))
+            names = RunPacker(source).pack(lambda part: archive.append(store(part)))
         assignment = Assignment(
             seed=self.number,
             attempt=self.attempt,
