@@ -30,7 +30,7 @@ cluster_utils = pytest.importorskip(
 pytestmark = pytest.mark.slow
 
 SEEDS = (11, 13)
-LONG = {"total_timesteps": 6400, "checkpoint_interval": 320, "log_interval": 1600}
+LONG = {"total_timesteps": 9600, "checkpoint_interval": 320, "log_interval": 1600}
 
 
 @pytest.fixture

@@ -124,11 +124,10 @@ def _read(mailbox: Any, seeds: Mapping[int, RemoteSeed]) -> None:
     """Pass on every message that has arrived; one of an earlier attempt comes from a node that was given up."""
     import ray
 
-    while messages := ray.get(mailbox.take.remote(_SECONDS_BETWEEN_LOOKS)):
-        for number, attempt, kind, content in messages:
-            seed = seeds.get(number)
-            if seed is not None and seed.attempt == attempt:
-                seed.receive(kind, content)
+    for number, attempt, kind, content in ray.get(mailbox.take.remote(_SECONDS_BETWEEN_LOOKS)):
+        seed = seeds.get(number)
+        if seed is not None and seed.attempt == attempt:
+            seed.receive(kind, content)
 
 
 class RemoteSeed:
@@ -196,6 +195,7 @@ class RemoteSeed:
             unpack_run(parts, self._run_dir, names, output_dir=self._output_dir)
         self._arriving = None
         if is_new:
+            logger.info("seed %d: its run is kept in %s", self.number, self._run_dir)
             self._report_running()
 
     def _report_running(self) -> None:
