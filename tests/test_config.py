@@ -351,7 +351,7 @@ def test_benchmark_seeds_are_distinct_non_negative_integers() -> None:
 @pytest.mark.parametrize(
     ("seeds", "words"),
     [
-        ([], "must be a list (each item an integer >= 0) that is not empty"),
+        ([], "must be a list of integers >= 0 such as [1, 2, 3]"),
         ([1, -1], "must be a list"),
         ([1, True], "must be a list"),
         ([1, "2"], "must be a list"),

@@ -45,6 +45,7 @@ from rl_training.experiment.checkpoints import MANIFEST
 from rl_training.experiment.runs import EVALUATIONS, METRICS, read_metadata
 from rl_training.runtime.metrics import WALL_CLOCK_FIELDS
 from rl_training.runtime.workflows import resume, train
+from sweep_runs import sweep_config
 
 README = ROOT / "README.md"
 ARTIFACTS = ROOT / "docs" / "run-artifacts.md"
@@ -282,6 +283,14 @@ def test_metadata_fields_are_those_of_a_run(run_dir: Path) -> None:
         assert parts == list(metadata[name]), name
     if metadata["git"] is not None:
         assert set(metadata["git"]) == {"commit", "dirty"}
+
+
+def test_summary_fields_are_those_that_a_sweep_writes(tmp_path: Path) -> None:
+    summary_path = train(sweep_config(tmp_path, 1, total_timesteps=32)).benchmark_summary_path
+    assert summary_path is not None
+    summary = json.loads(summary_path.read_text(encoding="utf-8"))
+    assert column(ARTIFACTS, "summary") == list(summary)
+    assert column(ARTIFACTS, "summary runs") == list(summary["runs"][0])
 
 
 def test_metadata_fields_are_those_of_the_schema() -> None:

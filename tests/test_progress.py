@@ -129,3 +129,16 @@ def test_one_update_longer_than_the_window_still_has_a_rate() -> None:
         rate.add(step)
         clock.now += 60.0
     assert rate.per_second() == 100
+
+
+def test_the_next_run_starts_counting_anew() -> None:
+    """One callback serves every seed of a sweep."""
+    clock, stream = Clock(), io.StringIO()
+    lines = ProgressLines(stream, clock)
+    for rate in (100, 40):
+        lines.on_train_start(event(0))
+        assert (lines.train_return, lines.eval_return, lines.rate.per_second()) == (None, None, None)
+        clock.now += 1.0
+        lines.on_update_end(event(rate, {"train_return_mean": 1.0}))
+        lines.on_eval_end(event(rate, EVALUATION))
+        assert lines.rate.per_second() == rate

@@ -7,6 +7,7 @@ import logging
 import shlex
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -76,6 +77,16 @@ class ConfigRequest:
     )
     env: Annotated[str | None, typer.Option("--env", metavar="ID", help="The environment for --algo.")] = None
     seed: Annotated[int | None, _integer("--seed", "Root of every random stream.")] = None
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="LIST", help="Seeds of a sweep, one run each: 1,2,3.")
+    ] = None
+    jobs: Annotated[int | None, _integer("--jobs", "Seeds trained at the same time, in processes.")] = None
+    executor: Annotated[
+        str | None, typer.Option("--executor", metavar="NAME", help="How seeds are run: serial, processes or ray.")
+    ] = None
+    ray_address: Annotated[
+        str | None, typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster, for --executor ray.")
+    ] = None
     total_timesteps: Annotated[int | None, _integer("--total-timesteps", "Environment steps to train for.")] = None
     num_envs: Annotated[int | None, _integer("--num-envs", "Parallel environments.")] = None
     output_dir: Annotated[
@@ -108,13 +119,23 @@ CheckpointPath = Annotated[
 ]
 
 
-def train(request: ConfigRequest, output: Output) -> int:
-    """Train from a file, a preset, or an algorithm and an environment."""
-    config = _apply_overrides(request)
+def train(
+    request: ConfigRequest,
+    output: Output,
+    continue_from: Annotated[
+        Path | None,
+        typer.Option("--continue", metavar="SUMMARY", help="Train only what is missing of the sweep in this file."),
+    ] = None,
+) -> int:
+    """Train from a file, a preset, or an algorithm and an environment; with --seeds, once per seed."""
+    config = _apply_overrides(request, continue_from)
+    from rl_training.experiment.sweeps import trains_in_this_process
     from rl_training.runtime import workflows
     from rl_training.runtime.progress import make_progress
 
-    result = workflows.train(config, callbacks=make_progress(quiet=output.quiet))
+    # Seeds in other processes report their progress as lines of the log.
+    progress = make_progress(quiet=output.quiet) if trains_in_this_process(config) else []
+    result = workflows.train(config, callbacks=progress, continue_from=continue_from)
     return _print_result(result, output)
 
 
@@ -261,11 +282,19 @@ for command in (train, evaluate, resume, config, algos, doctor, zoo, report, lea
     add_command(app, command, name="eval" if command is evaluate else command.__name__)
 
 
-def _apply_overrides(request: ConfigRequest) -> TrainConfig:
-    """Lay the flags and `--set` over the file, the preset or the algorithm's defaults, and validate the result."""
-    from rl_training.experiment.config_files import load_config
+def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) -> TrainConfig:
+    """Lay the flags and `--set` over the file, the preset or the algorithm's defaults, and validate the result.
 
-    base = None
+    A sweep that is continued has its configuration in its summary, where none of the three is given.
+    """
+    from rl_training.experiment.config_files import load_config
+    from rl_training.experiment.sweeps import parse_seeds
+
+    base: Mapping[str, Any] | None = None
+    if continue_from is not None and not (request.config or request.preset or request.algo or request.env):
+        from rl_training.experiment.benchmarking import read_summary
+
+        base = read_summary(continue_from).config
     if request.algo is not None or request.env is not None:
         if request.config is not None or request.preset is not None:
             source = "--preset" if request.config is None else "--config"
@@ -275,7 +304,15 @@ def _apply_overrides(request: ConfigRequest) -> TrainConfig:
         if missing:
             raise ConfigError(f"--algo and --env belong together; add {missing}")
         base = {"algo": request.algo, "env_id": request.env}
-    overrides = {
+    if request.seed is not None and request.seeds is not None:
+        raise ConfigError("--seed does not go with --seeds; leave one of them out")
+    overrides: dict[str, Any] = {
+        "benchmark.seeds": None if request.seeds is None else parse_seeds(request.seeds),
+        "benchmark.jobs": request.jobs,
+        "benchmark.executor": request.executor,
+        "benchmark.ray_address": request.ray_address,
+    }
+    overrides |= {
         name: getattr(request, name)
         for name in (
             "seed",
@@ -310,13 +347,21 @@ def _print_result(result: TrainResult, output: Output) -> int:
     if result.stop_reason is not None:
         record["stop_reason"] = result.stop_reason
     output.show({**record, "metrics": result.metrics}, key_value_lines({**record, **result.metrics}))
-    if result.signal is None:
-        return 0
-    name = signal.Signals(result.signal).name
-    logger.warning(
-        "interrupted by %s; `axiomrl resume --checkpoint %s` goes on", name, shlex.quote(str(result.run_dir))
-    )
-    return 128 + result.signal
+    return _exit_status(result)
+
+
+def _exit_status(result: TrainResult) -> int:
+    """Say how to go on after what was not completed, and return the exit status."""
+    place = shlex.quote(str(result.benchmark_summary_path or result.run_dir))
+    command = "train --continue" if result.benchmark_summary_path is not None else "resume --checkpoint"
+    if result.signal is not None:
+        name = signal.Signals(result.signal).name
+        logger.warning("interrupted by %s; `axiomrl %s %s` goes on", name, command, place)
+        return 128 + result.signal
+    if result.status == "failed":
+        logger.error("some seeds failed; `axiomrl %s %s` tries them again", command, place)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

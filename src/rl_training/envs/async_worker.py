@@ -33,7 +33,7 @@ def run_worker(
     # A terminal sends its signals to every process: what to do about them is for the run to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     try:
         group = _SlotGroup(make, indices, worker, shared)
         connection.send((True, None))
@@ -51,8 +51,8 @@ def run_worker(
         connection.send((False, f"environment worker {worker} failed:\n{traceback.format_exc().rstrip()}"))
 
 
-def _exit_with_parent() -> None:
-    """End the process when the run has died, even in the middle of an endless step."""
+def exit_with_parent() -> None:
+    """End the process when the one that started it has died, even in the middle of an endless step."""
     parent = parent_process()
     if parent is not None:
         parent.join()

@@ -106,7 +106,7 @@ class TrainConfig:
     """When to end before `total_timesteps`: a `target` or `patience` for a metric; empty never does."""
 
     benchmark: dict[str, Any] = field(default_factory=dict)
-    """Reserved for sweeps over `seeds: [1, 2, 3]`; this release trains one seed per run and says so."""
+    """A sweep: `seeds: [1, 2, 3]` trains the configuration once per seed; empty trains the one `seed`."""
 
     tracking: dict[str, Any] = field(default_factory=dict)
     """Dashboards besides `metrics.jsonl`: TensorBoard and Weights & Biases."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import DocInfo, Ge, MinLen
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,38 @@ class BenchmarkParams:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
-    seeds: Annotated[tuple[Annotated[int, Ge(0)], ...], MinLen(1)] | None = None
-    """Distinct seeds to train, one run each; null trains the one `seed` of the configuration."""
+    seeds: (
+        Annotated[tuple[Annotated[int, Ge(0)], ...], MinLen(1), DocInfo("a list of integers >= 0 such as [1, 2, 3]")]
+        | None
+    ) = None
+    """Distinct seeds to train, one run each, instead of the one `seed`; null trains that."""
+
+    jobs: Annotated[int, Ge(1)] = 1
+    """Seeds that are trained at the same time, each in a process of its own."""
+
+    executor: Literal["serial", "processes", "ray"] | None = None
+    """How seeds are executed: one after another, in processes, or on a Ray cluster (extra `ray`), with the same
+    results; null means `processes` where `jobs` is above 1 and `serial` otherwise."""
+
+    ray_address: Annotated[str, MinLen(1)] | None = None
+    """Address of the Ray cluster, such as `10.0.0.5:6379`; null means the one that runs on this machine."""
+
+    @property
+    def chosen_executor(self) -> Literal["serial", "processes", "ray"]:
+        """How seeds are executed."""
+        return self.executor or ("processes" if self.jobs > 1 else "serial")
 
     def problems(self) -> list[str]:
         """Return what is inconsistent, one sentence each."""
+        found = []
         seeds = self.seeds or ()
         repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        if not repeated:
-            return []
-        return [f"seeds: must be distinct; remove the repeated {', '.join(map(str, repeated))}"]
+        if repeated:
+            found.append(f"seeds: must be distinct; remove the repeated {', '.join(map(str, repeated))}")
+        if self.jobs > 1 and self.executor in ("serial", "ray"):
+            repair = "a cluster trains as many seeds at a time as it has room for; leave jobs out"
+            repair = "use executor processes, or leave jobs out" if self.executor == "serial" else repair
+            found.append(f"jobs: {self.jobs} does not go with executor {self.executor}: {repair}")
+        if self.ray_address is not None and self.executor != "ray":
+            found.append("ray_address: is read by executor ray only; set executor to ray, or leave the address out")
+        return found

@@ -136,8 +136,9 @@ it."""
 _BLOCKS = """\
 ## `tracking`, `benchmark` and `early_stopping`
 
-`metrics.jsonl` is always written; `tracking` adds dashboards. `benchmark.seeds` is reserved for sweeps.
-`early_stopping` ends a run before its horizon."""
+`metrics.jsonl` is always written; `tracking` adds dashboards. `benchmark.seeds` trains the configuration once
+per seed and [summarises](run-artifacts.md#sweeps-over-seeds) what came of it. `early_stopping` ends a run before
+its horizon."""
 
 _ALGORITHMS = """\
 ## `algo_kwargs`, by algorithm

@@ -14,6 +14,8 @@ from rl_training.experiment.config import TrainConfig, check_config, validate_co
 from rl_training.experiment.manager import Runner, Trainer
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.runs import dependency_versions
+from rl_training.experiment.sweep_setup import refuse_executor_without_seeds, setup_sweep
+from rl_training.experiment.sweeps import resolve_benchmark_seeds
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.runner import FunctionRunner
 from rl_training.runtime.session import TrainResult
@@ -91,12 +93,18 @@ class DefaultExperimentManager:
             config = dataclasses.replace(config, output_dir=sound.run_dir.parent)
         return AlgorithmTrainer(config, tuple(callbacks), ResumePoint(sound, fork=fork, notices=tuple(notices)))
 
-    def setup_runner(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Runner:
-        """Return the runner of the configuration."""
-        if config.benchmark.get("seeds"):
-            raise ConfigError(
-                "benchmark.seeds: this release trains one seed per run; remove the key and train each with --seed"
-            )
+    def setup_runner(
+        self, config: TrainConfig, *, callbacks: Sequence[Callback] = (), continue_from: str | Path | None = None
+    ) -> Runner:
+        """Return the runner of the configuration: of a sweep where it has seeds, of one run otherwise.
+
+        `continue_from` is the summary of a sweep of this configuration; only what it misses is trained.
+        """
+        config = check_config(config)
+        if resolve_benchmark_seeds(config) or continue_from is not None:
+            summary = None if continue_from is None else Path(continue_from)
+            return setup_sweep(self, config, callbacks=callbacks, continue_from=summary)
+        refuse_executor_without_seeds(config)
         return FunctionRunner(self.setup(config, callbacks=callbacks).train)
 
     def resume_runner(

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from rl_training.errors import StorageError
+from rl_training.errors import AxiomError, StorageError
 
 _REPAIRS = {
     errno.ENOSPC: "the disk is full; free some space or choose another output directory (--output-dir)",
@@ -85,3 +85,22 @@ def write_json_atomically(path: Path, data: Any) -> None:
         sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def hold_lock(path: Path, *, taken: str) -> IO[bytes] | None:
+    """Hold a lock file for this process, or refuse with the sentence `taken` where another one holds it.
+
+    The system releases it however the process ends; None where the system has no such locks.
+    """
+    if os.name != "posix":
+        return None
+    import fcntl
+
+    with storage_errors("a lock", path.parent):
+        lock = path.open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise AxiomError(taken) from error
+    return lock

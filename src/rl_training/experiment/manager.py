@@ -44,8 +44,10 @@ class ExperimentManager(Protocol):
     ) -> Trainer:
         """Return a trainer that goes on from a checkpoint alone."""
 
-    def setup_runner(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Runner:
-        """Return the runner the configuration asks for."""
+    def setup_runner(
+        self, config: TrainConfig, *, callbacks: Sequence[Callback] = (), continue_from: str | Path | None = None
+    ) -> Runner:
+        """Return the runner the configuration asks for; `continue_from` is the summary of a sweep to go on with."""
 
     def resume_runner(
         self,

@@ -53,18 +53,22 @@ def run_name(algo: str, env_id: str, seed: int) -> str:
 
 def create_run_directory(output_dir: Path, algo: str, env_id: str, seed: int) -> Path:
     """Create and return a new run directory; runs that start in the same second get different names."""
-    name = run_name(algo, env_id, seed)
+    return claim_directory(output_dir, run_name(algo, env_id, seed))
+
+
+def claim_directory(output_dir: Path, name: str) -> Path:
+    """Create and return a new directory of this name, or of the name with a number where it is taken."""
     with storage_errors("a run directory", output_dir):
         output_dir.mkdir(parents=True, exist_ok=True)
         attempt = 1
         while True:
-            run_dir = output_dir / (name if attempt == 1 else f"{name}-{attempt}")
+            directory = output_dir / (name if attempt == 1 else f"{name}-{attempt}")
             try:
-                run_dir.mkdir()
+                directory.mkdir()
             except FileExistsError:
                 attempt += 1
             else:
-                return run_dir
+                return directory
 
 
 def new_metadata(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from rl_training.runtime.callbacks import Callback, TrainingEvent
+
+logger = logging.getLogger("rl_training")
 
 RATE_WINDOW = 10.0
 """Seconds over which steps per second are measured."""
@@ -54,12 +57,15 @@ class _Progress(Callback):
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream = stream
+        self._clock = clock
         self.rate = StepRate(clock)
         self.train_return: float | None = None
         self.eval_return: float | None = None
 
     def on_train_start(self, event: TrainingEvent) -> None:
-        """Say where the run lives and where it starts."""
+        """Say where the run lives and where it starts; it may be the next of several."""
+        self.rate = StepRate(self._clock)
+        self.train_return = self.eval_return = None
         self.rate.add(event.step)
         if event.step >= event.total_timesteps:
             self.say(f"the run is already complete at step {event.step:,}; --total-timesteps goes on beyond it")
@@ -123,6 +129,17 @@ class ProgressLines(_Progress):
                 f"step {event.step:,}: eval return {number(metrics['eval_return_mean'])}"
                 f" +- {number(metrics['eval_return_std'])} over {metrics['eval_episodes']} episodes"
             )
+
+
+class LoggedProgress(ProgressLines):
+    """The same lines as messages of the log, which travels to where it is read."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    def say(self, line: str) -> None:
+        """Log one line."""
+        logger.info("%s", line)
 
 
 class ProgressBar(_Progress):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from rl_training.errors import AxiomError, StorageError
+from rl_training.errors import StorageError
 from rl_training.experiment.config import TrainConfig, tracking_params
-from rl_training.experiment.files import storage_errors
+from rl_training.experiment.files import hold_lock
 from rl_training.experiment.runs import EVALUATIONS, METRICS, read_metadata, utc_now, write_metadata
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.sinks import JsonLines, MetricSink, Row, TensorBoardSink, WandbSink
@@ -22,7 +21,10 @@ class RunRecorder:
     def __init__(self, run_dir: Path, config: TrainConfig, *, resumed_at: int = 0) -> None:
         """Take the run for this process and open its files; `resumed_at` is the step it goes on from."""
         self.run_dir = run_dir
-        self._lock = _lock(run_dir)
+        self._lock = hold_lock(
+            run_dir / ".lock",
+            taken=f"another process is training in {run_dir}; wait for it, stop it, or add --fork to start a new run",
+        )
         self.metadata = read_metadata(run_dir)
         self._metrics = JsonLines(run_dir / METRICS)
         self._evaluations = JsonLines(run_dir / EVALUATIONS)
@@ -75,21 +77,3 @@ class RunRecorder:
         finally:
             if self._lock is not None:
                 self._lock.close()
-
-
-def _lock(run_dir: Path) -> IO[bytes] | None:
-    """Hold the run directory for this process; the system releases it however the process ends."""
-    if os.name != "posix":
-        return None
-    import fcntl
-
-    with storage_errors("a lock", run_dir):
-        lock = (run_dir / ".lock").open("ab")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise AxiomError(
-            f"another process is training in {run_dir}; wait for it, stop it, or add --fork to start a new run"
-        ) from error
-    return lock

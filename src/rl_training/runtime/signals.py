@@ -7,6 +7,9 @@ import threading
 from types import FrameType
 from typing import Any
 
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""The signals that ask a run to end."""
+
 
 class SignalGuard:
     """Catches the first signal between `install` and `restore`."""
@@ -19,7 +22,7 @@ class SignalGuard:
         """Start catching; only the main thread can."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPPING:
             self._previous[number] = signal.signal(number, self._catch)
 
     def restore(self) -> None:
@@ -30,5 +33,5 @@ class SignalGuard:
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        for caught in (signal.SIGINT, signal.SIGTERM):
+        for caught in STOPPING:
             signal.signal(caught, signal.SIG_DFL)

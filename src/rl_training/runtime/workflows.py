@@ -35,9 +35,12 @@ class EvaluationResult:
     video_paths: tuple[Path, ...] = ()
 
 
-def train(config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> TrainResult:
-    """Train as configured."""
-    return DefaultExperimentManager().setup_runner(config, callbacks=callbacks).run()
+def train(
+    config: TrainConfig, *, callbacks: Sequence[Callback] = (), continue_from: str | Path | None = None
+) -> TrainResult:
+    """Train as configured, or what is still missing of the sweep whose summary is `continue_from`."""
+    manager = DefaultExperimentManager()
+    return manager.setup_runner(config, callbacks=callbacks, continue_from=continue_from).run()
 
 
 def resume(

@@ -1,0 +1,138 @@
+"""The summary of a sweep: aggregates over its seeds, and the file that holds everything about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics as exact  # in fractions: the order of rows changes no digit
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.files import storage_errors, write_json_atomically
+from rl_training.experiment.runs import sanitize, utc_now
+from rl_training.experiment.sweeps import COMPLETED, RUNNING, BenchmarkRunRecord
+
+SUMMARY_SCHEMA_VERSION = 1
+SCORE = "eval_return_mean"
+FEWEST_FOR_INTERVAL = 3
+
+
+def aggregate_numeric_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return `<metric>_mean`, `_std` (population), `_min` and `_max` of the numeric metrics that every row shares.
+
+    A metric that is a boolean or not finite in some row is left out.
+    """
+    if not rows:
+        return {}
+    aggregates: dict[str, float] = {}
+    for name in rows[0]:
+        values = [float(row[name]) for row in rows if _is_number(row.get(name))]
+        if len(values) == len(rows):
+            aggregates |= {
+                f"{name}_mean": exact.mean(values),
+                f"{name}_std": exact.pstdev(values),
+                f"{name}_min": min(values),
+                f"{name}_max": max(values),
+            }
+    return aggregates
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def aggregate_sweep(records: Sequence[BenchmarkRunRecord]) -> dict[str, Any]:
+    """Return the aggregates of the completed seeds, with the interquartile mean of their final evaluations.
+
+    Its interval needs three seeds; below that there is none.
+    """
+    completed = sorted((record for record in records if record.status == COMPLETED), key=lambda record: record.seed)
+    rows = [record.metrics for record in completed]
+    aggregates: dict[str, Any] = {"benchmark_run_count": len(rows), **aggregate_numeric_metrics(rows)}
+    if f"{SCORE}_mean" not in aggregates:
+        return aggregates
+    from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
+
+    scores = [float(row[SCORE]) for row in rows]
+    aggregates[f"{SCORE}_iqm"] = interquartile_mean(scores)
+    if len(scores) >= FEWEST_FOR_INTERVAL:
+        low, high = bootstrap_interval(scores)
+        aggregates |= {f"{SCORE}_iqm_low": low, f"{SCORE}_iqm_high": high}
+    return aggregates
+
+
+@dataclass(frozen=True)
+class SweepSummary:
+    """Everything about a sweep that its summary file holds."""
+
+    config: Mapping[str, Any] | None
+    """The configuration as plain data; None where the sweep was not made from one."""
+    runs: tuple[BenchmarkRunRecord, ...]
+    """One record per seed, in the order of the plan."""
+    created_at_utc: str
+    status: str = RUNNING
+    finished_at_utc: str | None = None
+
+    def with_record(self, record: BenchmarkRunRecord) -> SweepSummary:
+        """Return the summary with what is now known about one seed."""
+        runs = tuple(record if known.seed == record.seed else known for known in self.runs)
+        return dataclasses.replace(self, runs=runs)
+
+    def ended(self, status: str) -> SweepSummary:
+        """Return the summary of the sweep that ends now."""
+        return dataclasses.replace(self, status=status, finished_at_utc=utc_now())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "schema_version": SUMMARY_SCHEMA_VERSION,
+            "status": self.status,
+            "created_at_utc": self.created_at_utc,
+            "finished_at_utc": self.finished_at_utc,
+            "config": None if self.config is None else dict(self.config),
+            "runs": [record.to_json() for record in self.runs],
+            "aggregate_metrics": aggregate_sweep(self.runs),
+        }
+
+
+def new_summary_path(output_dir: Path, algo: str, env_id: str) -> Path:
+    """Return where the summary of a sweep that starts now belongs; sweeps of the same second differ."""
+    timestamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+    return output_dir / f"benchmark_summary__{algo}__{sanitize(env_id)}__{timestamp}.json"
+
+
+def write_summary(path: Path, summary: SweepSummary) -> None:
+    """Replace the summary file at once."""
+    with storage_errors("the summary of the sweep", path.parent):
+        write_json_atomically(path, summary.to_json())
+
+
+def read_summary(path: Path) -> SweepSummary:
+    """Return the sweep that a summary file describes; aggregates follow from its runs."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content["schema_version"]
+        if version != SUMMARY_SCHEMA_VERSION:
+            raise ConfigError(
+                f"{path} has schema version {version}, this release reads {SUMMARY_SCHEMA_VERSION}; "
+                "use the release that wrote it"
+            )
+        return SweepSummary(
+            config=content["config"],
+            runs=tuple(BenchmarkRunRecord.from_json(record) for record in content["runs"]),
+            status=content["status"],
+            created_at_utc=content["created_at_utc"],
+            finished_at_utc=content["finished_at_utc"],
+        )
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror or error}): give the summary of a sweep") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is not the summary of a sweep: give a file benchmark_summary__*.json of an output directory"
+        ) from error

@@ -1,0 +1,171 @@
+"""From a configuration with seeds to the runner of its sweep, new or continued."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.benchmarking import SweepSummary, new_summary_path, read_summary
+from rl_training.experiment.checkpoints import newest_sound_checkpoint
+from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
+from rl_training.experiment.config_blocks import BenchmarkParams
+from rl_training.experiment.manager import ExperimentManager
+from rl_training.experiment.sweeps import COMPLETED, SeedSweepPlan, resolve_benchmark_seeds
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.executors import Executor, SerialExecutor
+from rl_training.runtime.process_executor import ProcessExecutor
+from rl_training.runtime.ray_executor import RayExecutor
+from rl_training.runtime.result import TrainResult
+from rl_training.runtime.runner import BenchmarkRunner
+from rl_training.runtime.setup import RunSetup
+
+logger = logging.getLogger("rl_training")
+
+# What may differ between a sweep and its continuation: it decides where things happen, not what comes of them.
+_OPEN_KEYS = ("seed", "output_dir", "benchmark")
+
+
+@dataclass(frozen=True)
+class SeedRunner:
+    """The run of one seed, as data that another process can be sent."""
+
+    manager: ExperimentManager
+    config: TrainConfig
+    resume_from: Path | None = None
+    callbacks: tuple[Callback, ...] = ()
+
+    def watched_by(self, *callbacks: Callback) -> SeedRunner:
+        """Return the same runner with these callbacks added."""
+        return dataclasses.replace(self, callbacks=(*self.callbacks, *callbacks))
+
+    def placed_in(self, output_dir: Path, resume_from: Path | None) -> SeedRunner:
+        """Return the same training under another output directory."""
+        config = dataclasses.replace(self.config, output_dir=output_dir)
+        return dataclasses.replace(self, config=config, resume_from=resume_from)
+
+    def run(self) -> TrainResult:
+        """Train the seed, from its checkpoint where there is one."""
+        if self.resume_from is not None:
+            return self.manager.resume(self.resume_from, callbacks=self.callbacks).train()
+        return self.manager.setup(self.config, callbacks=self.callbacks).train()
+
+
+def setup_sweep(
+    manager: ExperimentManager,
+    config: TrainConfig,
+    *,
+    callbacks: Sequence[Callback] = (),
+    continue_from: Path | None = None,
+) -> BenchmarkRunner:
+    """Return the runner of a sweep; `continue_from` is the summary of one of which only what is missing is trained."""
+    known = None if continue_from is None else read_summary(continue_from)
+    if continue_from is None or known is None:
+        path = new_summary_path(config.output_dir, config.algo, config.env_id)
+    else:
+        path = continue_from
+        config = _fitted(config, known, path)
+    run_config = dataclasses.replace(config, benchmark={})
+    setup = RunSetup(run_config, None)  # a mistake is one error here, and would be a failure of every seed later
+    executor = _make_executor(config, setup)
+    if callbacks and not isinstance(executor, SerialExecutor):
+        raise ConfigError(
+            "callbacks: they cannot cross processes; train with jobs 1 and executor serial, or without callbacks"
+        )
+    if isinstance(executor, RayExecutor) and setup.torch.threads > 1:
+        # Chosen by the cores of this machine: others may have more or fewer, and would round differently.
+        run_config = dataclasses.replace(run_config, torch_threads=setup.torch.threads)
+    resume_points = {} if known is None else _resume_points(known, path.parent)
+    fresh = _fresh_each_time(callbacks)
+
+    def make_runner(seed: int) -> SeedRunner:
+        seed_config = dataclasses.replace(run_config, seed=seed)
+        return SeedRunner(manager, seed_config, resume_points.get(seed), fresh())
+
+    plan = SeedSweepPlan(resolve_benchmark_seeds(config))
+    return BenchmarkRunner(plan, make_runner, path, config=config_to_dict(config), executor=executor, known=known)
+
+
+def refuse_executor_without_seeds(config: TrainConfig) -> None:
+    """Raise where a configuration says how to execute seeds and has none."""
+    stray = ", ".join(f"benchmark.{key}" for key in config.benchmark)
+    if stray:
+        raise ConfigError(
+            f"{stray}: there are no seeds to train; set benchmark.seeds or --seeds 1,2,3, or leave it out"
+        )
+
+
+def _make_executor(config: TrainConfig, setup: RunSetup) -> Executor:
+    params = BenchmarkParams(**config.benchmark)
+    if params.chosen_executor == "ray":
+        return RayExecutor(params.ray_address, config.output_dir, gpus=int(setup.device.type == "cuda"))
+    return ProcessExecutor(params.jobs) if params.chosen_executor == "processes" else SerialExecutor()
+
+
+def _fresh_each_time(callbacks: Sequence[Callback]) -> Callable[[], tuple[Callback, ...]]:
+    """Return a function that gives the callbacks in their present state: what one seed leaves there must not reach
+    the next."""
+    states = [copy.deepcopy(callback.state_dict()) for callback in callbacks]
+
+    def fresh() -> tuple[Callback, ...]:
+        for callback, state in zip(callbacks, states, strict=True):
+            if state:
+                callback.load_state_dict(copy.deepcopy(state))
+        return tuple(callbacks)
+
+    return fresh
+
+
+def _fitted(config: TrainConfig, known: SweepSummary, path: Path) -> TrainConfig:
+    """Return the configuration for going on with a sweep, or say where it is another one's."""
+    if known.config is None:
+        raise ConfigError(f"--continue {path}: the sweep was not made from a configuration, so nothing can go on")
+    original = validate_config(known.config)
+    if not config.benchmark.get("seeds"):
+        config = dataclasses.replace(config, benchmark={**config.benchmark, "seeds": original.benchmark["seeds"]})
+    differing = _differences(config_to_dict(original), config_to_dict(config))
+    if config.benchmark["seeds"] != original.benchmark["seeds"]:
+        differing.append("benchmark.seeds")
+    if differing:
+        raise ConfigError(
+            f"--continue {path}: the configuration is not that of the sweep, it differs in {', '.join(differing)}; "
+            "leave the differences out, or start a new sweep without --continue"
+        )
+    # A summary that was moved with its runs goes on where it is now.
+    same_place = config.output_dir.resolve() == path.parent.resolve()
+    return config if same_place else dataclasses.replace(config, output_dir=path.parent)
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    found = []
+    for key in one:
+        if key in _OPEN_KEYS or one[key] == other[key]:
+            continue
+        if isinstance(one[key], dict) and isinstance(other[key], dict):
+            parts = sorted(one[key].keys() | other[key].keys())
+            found += [f"{key}.{part}" for part in parts if one[key].get(part) != other[key].get(part)]
+        else:
+            found.append(key)
+    return found
+
+
+def _resume_points(known: SweepSummary, directory: Path) -> dict[int, Path]:
+    """Return the run directories of unfinished seeds that have a sound checkpoint."""
+    found = {}
+    for record in known.runs:
+        if record.status == COMPLETED or record.run_dir is None:
+            continue
+        beside = directory / record.run_dir.name
+        run_dir = beside if beside.is_dir() else record.run_dir
+        try:
+            newest_sound_checkpoint(run_dir)
+        except CheckpointError as error:
+            logger.warning("seed %d starts anew: %s", record.seed, " ".join(str(error).split()))
+        else:
+            found[record.seed] = run_dir
+    return found

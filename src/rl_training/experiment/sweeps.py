@@ -1,0 +1,102 @@
+"""Sweeps over seeds: which seeds to train, and what became of each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_blocks import BenchmarkParams
+from rl_training.experiment.validation import check_value, raise_problems
+
+PENDING, RUNNING, COMPLETED, INTERRUPTED, FAILED = "pending", "running", "completed", "interrupted", "failed"
+_PATHS = ("run_dir", "checkpoint_path", "best_checkpoint_path")
+
+
+@dataclass(frozen=True)
+class SeedSweepPlan:
+    """The distinct seeds of a sweep, in the order of training."""
+
+    seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        seeds = [] if self.seeds is None else list(self.seeds)
+        params, problems = check_value(BenchmarkParams, {"seeds": seeds}, ("benchmark",))
+        raise_problems(problems)
+        object.__setattr__(self, "seeds", params.seeds)
+
+
+def resolve_benchmark_seeds(config: TrainConfig) -> tuple[int, ...]:
+    """Return the seeds of the configuration's sweep, none where it asks for a single run."""
+    seeds = config.benchmark.get("seeds")
+    return () if seeds is None else SeedSweepPlan(seeds).seeds
+
+
+def trains_in_this_process(config: TrainConfig) -> bool:
+    """Return whether the configuration's seeds, or its one run, are trained in the process that asks for it."""
+    return BenchmarkParams(**config.benchmark).chosen_executor == "serial"
+
+
+def parse_seeds(text: str) -> list[int | str]:
+    """Split the text of `--seeds`; what is no integer stays text, for the configuration's own check to refuse."""
+    items = [item.strip() for item in text.split(",")] if text.strip() else []
+    return [int(item) if re.fullmatch(r"[+-]?[0-9]+", item) else item for item in items]
+
+
+@dataclass(frozen=True)
+class BenchmarkRunRecord:
+    """What became of one seed."""
+
+    seed: int
+    run_dir: Path | None = None
+    checkpoint_path: Path | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """The run's final metrics, as they are."""
+    status: str = COMPLETED
+    """`pending`, `running`, `completed`, `interrupted` or `failed`."""
+    best_checkpoint_path: Path | None = None
+    resume_mode: str | None = None
+    stop_reason: str | None = None
+    duration_seconds: float | None = None
+    error: str | None = None
+    """Why the seed failed, in one sentence."""
+    traceback: str | None = None
+    """Where it failed, if the error is not one that a user can act on."""
+    signal: int | None = None
+    """The signal that interrupted it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for strict JSON: paths as text, numbers that are not finite as null."""
+        record = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        record |= {name: None if record[name] is None else str(record[name]) for name in _PATHS}
+        return {**record, "metrics": {name: _finite(value) for name, value in self.metrics.items()}}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> BenchmarkRunRecord:
+        """Return the record that `to_json` described; keys of later releases are ignored."""
+        known = {entry.name for entry in dataclasses.fields(cls)}
+        values = {name: value for name, value in record.items() if name in known}
+        values |= {name: Path(values[name]) for name in _PATHS if values.get(name) is not None}
+        return cls(**values)
+
+    def moved_to(self, run_dir: Path) -> BenchmarkRunRecord:
+        """Return the record of the same run in another place."""
+
+        def moved(path: Path | None) -> Path | None:
+            return None if path is None or self.run_dir is None else run_dir / path.relative_to(self.run_dir)
+
+        return dataclasses.replace(
+            self,
+            run_dir=run_dir,
+            checkpoint_path=moved(self.checkpoint_path),
+            best_checkpoint_path=moved(self.best_checkpoint_path),
+        )
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
