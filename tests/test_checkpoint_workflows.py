@@ -251,8 +251,8 @@ def test_a_run_directory_can_be_moved(run, straight, tmp_path):
 
 HOLD_LOCK = """
 import pathlib, sys
-from rl_training.runtime.recorder import _lock
-lock = _lock(pathlib.Path(sys.argv[1]))
+from rl_training.experiment.files import hold_lock
+lock = hold_lock(pathlib.Path(sys.argv[1]) / ".lock", taken="taken")
 print("held", flush=True)
 sys.stdin.read()
 """
