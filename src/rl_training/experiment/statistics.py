@@ -79,12 +79,13 @@ def interquartile_band(
 
     Every point has the interval that `bootstrap_interval` gives it: all are resampled by the same draws.
     """
-    ordered = np.sort(_numbers(scores, dimensions=(2,)), axis=0).T  # [points, runs]
-    runs = ordered.shape[-1]
+    ordered = np.sort(_numbers(scores, dimensions=(2,)), axis=0)
+    runs = len(ordered)
     draws = np.sort(np.random.default_rng(seed).integers(runs, size=(resamples, runs)), axis=-1)
-    # Sorted draws from sorted runs are sorted, so the middle half can be taken before anything is drawn.
+    # Sorted draws from sorted runs are sorted: the middle half is known, and how much each run weighs in its mean.
     middle = draws[:, runs // 4 : runs - runs // 4]
-    means = np.stack([point[middle].mean(axis=-1) for point in ordered], axis=-1)
+    weights = np.stack([np.count_nonzero(middle == run, axis=-1) for run in range(runs)], axis=-1) / middle.shape[-1]
+    means = weights @ ordered  # [resamples, points]
     low, high = _percentiles(means, widened_confidence(confidence, [runs]))
     return low, high
 

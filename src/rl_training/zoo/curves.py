@@ -62,7 +62,7 @@ class Curve:
 
 
 class _Point(NamedTuple):
-    step: int
+    step: float
     seconds: float | None
     """Time spent collecting and learning until then; None where the run has not logged it."""
     value: float
@@ -80,7 +80,7 @@ class Histories:
         """Return one run's line; where points share an x the last one counts."""
         points = self.points.get(run.path, {}).get(metric, ())
         if axis == "steps":
-            found = {float(point.step): point.value for point in points}
+            found = {point.step: point.value for point in points}
         else:
             found = {point.seconds: point.value for point in points if point.seconds is not None}
         ordered = sorted(found.items())
@@ -137,25 +137,28 @@ def _oldest_first(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _points(rows: Sequence[Mapping[str, Any]]) -> dict[Metric, list[_Point]]:
+    values: dict[Metric, dict[float, float]] = {metric: {} for metric in _EVENT_OF}
+    clock = [(0.0, 0.0)]
     for number, row in enumerate(rows, start=1):
-        if finite(row.get("global_step")) is None:
+        step = finite(row.get("global_step"))
+        if step is None:
             raise AxiomError(f"row {number} of its metrics has no global_step")
+        seconds = _training_seconds(row)
+        if seconds is not None:
+            clock.append((step, seconds))
+        for metric, event in _EVENT_OF.items():
+            if row.get("event") == event and (value := finite(row.get(metric))) is not None:
+                values[metric][step] = value
     # Evaluations do not say how long training took until then: that lies between the training rows around them.
-    clock = [(0, 0.0)]
-    clock += [(row["global_step"], seconds) for row in rows if (seconds := _training_seconds(row)) is not None]
-    clock_steps, clock_seconds = zip(*clock, strict=True)
-    found: dict[Metric, list[_Point]] = {}
-    for metric, event in _EVENT_OF.items():
-        values = {
-            row["global_step"]: value
-            for row in rows
-            if row.get("event") == event and (value := finite(row.get(metric))) is not None
-        }
-        times = np.interp(list(values), clock_steps, clock_seconds).tolist() if len(clock) > 1 else [None] * len(values)
-        found[metric] = [
-            _Point(step, seconds, value) for (step, value), seconds in zip(values.items(), times, strict=True)
+    steps, times = zip(*clock, strict=True)
+    timed = len(clock) > 1
+    return {
+        metric: [
+            _Point(step, seconds if timed else None, value)
+            for (step, value), seconds in zip(found.items(), np.interp(list(found), steps, times).tolist(), strict=True)
         ]
-    return found
+        for metric, found in values.items()
+    }
 
 
 def _training_seconds(row: Mapping[str, Any]) -> float | None:

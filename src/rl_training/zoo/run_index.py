@@ -6,7 +6,6 @@ environment, and training rows are not decoded, so that hundreds of runs take ab
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -295,7 +294,9 @@ def _json(text: str, place: str, *, cut_off: bool = False) -> dict[str, Any]:
 
 def finite(value: Any) -> float | None:
     """Return a number of a row as a float, None where it is no finite number."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # JSON knows integers beyond every float
-            return float(value) if math.isfinite(value) else None
-    return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # JSON knows integers beyond every float
+        return None
