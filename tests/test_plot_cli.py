@@ -113,3 +113,9 @@ def test_the_zoo_draws_too(runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "curves.png"
     assert zoo_cli.main(["plot", str(runs), "--env", "HalfCheetah-v5", "--output", str(file)]) == 0
     assert file.exists()
+
+
+def test_names_are_no_mathematics(tmp_path: Path) -> None:
+    changes = {"env_id": r"Env$\frac$-v0", "preset": None}
+    write_curve(fake_run(tmp_path, 1, changes=changes), {50: 1.0, 100: 2.0})
+    assert main(["plot", str(tmp_path), "--output", str(tmp_path / "curves.svg")]) == 0
