@@ -25,6 +25,7 @@ KEYS = [
     "extra_atari",
     "extra_box2d",
     "extra_mujoco",
+    "extra_plot",
     "extra_ray",
     "extra_video",
     "extra_wandb",

@@ -116,6 +116,7 @@ def test_wheel_holds_presets_type_marker_and_entry_points(wheel: Path) -> None:
     assert "rl_training/zoo/presets.lock.json" in names
     for manifest in load_manifests():
         assert f"rl_training/zoo/manifests/{manifest.suite}.yaml" in names
+    assert {"rl_training/zoo/report.html.jinja", "rl_training/zoo/report.css"} <= names
     assert "rl_training/py.typed" in names
     assert "axiomrl = rl_training.cli:main" in scripts
     assert "axiomrl-zoo = rl_training.zoo_cli:main" in scripts

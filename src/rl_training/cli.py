@@ -16,7 +16,7 @@ import typer
 
 from rl_training._version import __version__
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app, whole_number
-from rl_training.cli_report import compare, leaderboard, report
+from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
 from rl_training.errors import ConfigError
 
@@ -278,7 +278,7 @@ def doctor(output: Output) -> int:
     return 0
 
 
-for command in (train, evaluate, resume, config, algos, doctor, zoo, report, leaderboard, compare):
+for command in (train, evaluate, resume, config, algos, doctor, zoo, report, leaderboard, compare, plot):
     add_command(app, command, name="eval" if command is evaluate else command.__name__)
 
 

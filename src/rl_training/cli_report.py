@@ -1,4 +1,4 @@
-"""The commands that read runs and change nothing: `report`, `leaderboard`, `compare`."""
+"""The commands that read runs and change nothing: `report`, `leaderboard`, `compare`, `plot`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("rl_training")
 
 GATE_FIRED = 3
 DEFAULT_RUNS = Path("runs")
-_FORMAT_OF_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".txt": "text"}
+_FORMAT_OF_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".txt": "text", ".html": "html"}
 
 
 def _several(flag: str, metavar: str, help: str) -> Any:
@@ -81,7 +81,7 @@ class Rendering:
     """In which form a report is given, and where to."""
 
     output_format: Annotated[
-        Literal["text", "json", "csv", "markdown"] | None,
+        Literal["text", "json", "csv", "markdown", "html"] | None,
         typer.Option("--output-format", help="By default what the name of --output says, else text."),
     ] = None
     output_file: Annotated[
@@ -98,7 +98,8 @@ class Rendering:
             text = render(report, kind, chosen or "text", width=width)
             output.show_text(text)
         else:
-            text = render(report, kind, chosen or _FORMAT_OF_SUFFIX.get(self.output_file.suffix, "text"))
+            by_name = _FORMAT_OF_SUFFIX.get(self.output_file.suffix, "text")
+            text = render(report, kind, chosen or by_name, folder=self.output_file.parent)
             try:
                 self.output_file.write_text(text, encoding="utf-8")
             except OSError as error:
@@ -216,6 +217,34 @@ def compare(
     record = comparison.as_record()
     output.show({**record, "gates": reasons}, key_value_lines(_with_words(record)))
     return _gate_result(reasons)
+
+
+def plot(
+    choice: RunChoice,
+    output: Output,
+    output_file: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="The picture: a file that ends in .png, .svg or .pdf.")
+    ],
+    x: Annotated[
+        Literal["steps", "time"], typer.Option("--x", help="Over environment steps or over training time.")
+    ] = "steps",
+    metric: Annotated[
+        Literal["eval_return_mean", "train_return_mean"], typer.Option("--metric", help="What the curves show.")
+    ] = "eval_return_mean",
+    paths: Paths = None,
+) -> int:
+    """Draw learning curves, one panel per environment, with intervals over seeds."""
+    from rl_training.zoo.plot import write_plot
+    from rl_training.zoo.reporting import build_report
+
+    built = build_report(choice.paths(paths), choice.filters())
+    drawn, problems = write_plot(built, output_file, metric=metric, axis=x)
+    unreadable = [f"{run.path} cannot be read: {run.reason}" for run in built.unreadable]
+    for sentence in (*unreadable, *problems):
+        logger.warning("%s", sentence)
+    record = {"output": output_file, "runs": len(built.runs), "unreadable": len(built.unreadable), "entries": drawn}
+    output.show(record, key_value_lines(record))
+    return 0
 
 
 def gate_status(report: Report) -> int:

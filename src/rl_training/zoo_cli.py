@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 from rl_training.cli_output import add_command, make_app, run_app
-from rl_training.cli_report import compare, leaderboard, report
+from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
 
 app = make_app("Packaged presets and what their runs show; without a command: `zoo`.")
-for command in (zoo, report, leaderboard, compare):
+for command in (zoo, report, leaderboard, compare, plot):
     add_command(app, command, name=command.__name__)
 
 

@@ -15,6 +15,7 @@ _EXTRAS = {
     "atari": ("ale_py", "cv2"),
     "box2d": ("Box2D",),
     "mujoco": ("mujoco",),
+    "plot": ("matplotlib",),
     "ray": ("ray",),
     "video": ("imageio", "imageio_ffmpeg", "pygame"),
     "wandb": ("wandb",),

@@ -72,6 +72,24 @@ def bootstrap_interval(
     return _interval(values, widened_confidence(confidence, _run_counts(tasks)))
 
 
+def interquartile_band(
+    scores: ArrayLike, *, seed: int = 0, resamples: int = 2000, confidence: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the low and the high end of the interquartile mean's interval at each point of [runs, points].
+
+    Every point has the interval that `bootstrap_interval` gives it: all are resampled by the same draws.
+    """
+    ordered = np.sort(_numbers(scores, dimensions=(2,)), axis=0)
+    runs = len(ordered)
+    draws = np.sort(np.random.default_rng(seed).integers(runs, size=(resamples, runs)), axis=-1)
+    # Sorted draws from sorted runs are sorted: the middle half is known, and how much each run weighs in its mean.
+    middle = draws[:, runs // 4 : runs - runs // 4]
+    weights = np.stack([np.count_nonzero(middle == run, axis=-1) for run in range(runs)], axis=-1) / middle.shape[-1]
+    means = weights @ ordered  # [resamples, points]
+    low, high = _percentiles(means, widened_confidence(confidence, [runs]))
+    return low, high
+
+
 def difference_interval(
     a: Scores,
     b: Scores,

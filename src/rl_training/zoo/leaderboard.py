@@ -18,6 +18,7 @@ from rl_training.experiment.statistics import (
     interquartile_mean,
     optimality_gap,
     performance_profile,
+    performance_profile_band,
 )
 from rl_training.zoo.drift import DriftFinding, find_drift, worst_severity
 from rl_training.zoo.entries import Entry
@@ -108,6 +109,15 @@ class SuiteStanding:
     optimality_gap: float
     profile: tuple[float, ...]
     """Share of runs above each of `PROFILE_THRESHOLDS`."""
+    scores: Mapping[str, Sequence[float]]
+    """Normalised score of every seed, by environment."""
+
+    @property
+    def profile_band(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The two ends of the profile's 95% interval at each threshold; None below three seeds."""
+        if self.seeds < SEEDS_FOR_INTERVAL:
+            return None
+        return performance_profile_band(self.scores, PROFILE_THRESHOLDS)
 
     @property
     def note(self) -> str:
@@ -201,6 +211,7 @@ def _suite_standing(manifest: Manifest, algo: str, scores: Mapping[str, list[flo
         interval=bootstrap_interval(scores) if seeds >= SEEDS_FOR_INTERVAL else None,
         optimality_gap=optimality_gap(scores),
         profile=tuple(map(float, performance_profile(scores, PROFILE_THRESHOLDS))),
+        scores=scores,
     )
 
 

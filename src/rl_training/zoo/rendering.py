@@ -1,4 +1,4 @@
-"""A report as text, Markdown, CSV or JSON. The same report always gives the same bytes."""
+"""A report as text, Markdown, CSV, JSON or a page. The same report always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ import io
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 from rl_training.zoo.reporting import Report
-from rl_training.zoo.tables import Table, leaderboard_tables, report_tables
+from rl_training.zoo.tables import Table, leaderboard_tables, printable, report_tables
 
 Kind = Literal["report", "leaderboard"]
 
 
-def render(report: Report, kind: Kind, output_format: str, *, width: int | None = None) -> str:
-    """Return the report in one of `FORMATS`; `width` is that of the terminal that text is for."""
+def render(
+    report: Report, kind: Kind, output_format: str, *, width: int | None = None, folder: Path | None = None
+) -> str:
+    """Return the report in one of `FORMATS`.
+
+    `width` is that of the terminal that text is for; `folder` is where a page will lie, by default here.
+    """
     if output_format == "text" and width is not None:
         return _render_for_terminal(report, kind, width)
+    if output_format == "html" and folder is not None:
+        return _render_html(report, kind, folder)
     return FORMATS[output_format](report, kind)
 
 
 def _tables(report: Report, kind: Kind) -> list[Table]:
     """Return the tables that have rows."""
     tables = report_tables(report) if kind == "report" else leaderboard_tables(report)
-    return [_without_empty_columns(table) for table in tables if table.rows]
-
-
-def _without_empty_columns(table: Table) -> Table:
-    kept = [
-        position
-        for position, column in enumerate(table.columns)
-        if not column.endswith("?") or any(row[position] for row in table.rows)
-    ]
-    columns = tuple(table.columns[position].rstrip("?") for position in kept)
-    return Table(table.title, columns, [tuple(row[position] for position in kept) for row in table.rows])
+    return [table.without_empty_columns() for table in tables if table.rows]
 
 
 def _closing(report: Report) -> list[str]:
@@ -122,12 +120,18 @@ def _render_json(report: Report, kind: Kind) -> str:
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
-# A page is one more entry here, and one more word of `--output-format`.
+def _render_html(report: Report, kind: Kind, folder: Path = Path()) -> str:
+    from rl_training.zoo.html_report import render_page  # the other formats need no templates
+
+    return render_page(report, kind, folder)
+
+
 FORMATS: dict[str, Callable[[Report, Kind], str]] = {
     "text": _render_text,
     "json": _render_json,
     "csv": _render_csv,
     "markdown": _render_markdown,
+    "html": _render_html,
 }
 
 _RUN_COLUMNS = (
@@ -143,13 +147,6 @@ _ENTRY_COLUMNS = (
 def _flat_entry(entry: dict[str, Any]) -> dict[str, Any]:
     low, high = entry["interval"] or (None, None)
     return {**entry, "interval_low": low, "interval_high": high}
-
-
-def printable(text: str) -> str:
-    """Return text in which control characters, which could steer a terminal, are spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def _markdown_cell(text: str) -> str:

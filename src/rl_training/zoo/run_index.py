@@ -6,7 +6,6 @@ environment, and training rows are not decoded, so that hundreds of runs take ab
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -252,7 +251,7 @@ def _read_metrics(path: Path, metadata: Mapping[str, Any]) -> tuple[int, tuple[E
             raise _Unreadable(f"{place}: not a row of an AxiomRL run: it lacks event or global_step")
         steps = step
         if row["event"] == "eval":
-            evaluations.append(Evaluation(steps, _finite(row.get(SCORE)), row.get("eval_episodes")))
+            evaluations.append(Evaluation(steps, finite(row.get(SCORE)), row.get("eval_episodes")))
     reached = metadata["latest_metrics"].get("global_step")
     if metadata["status"] == "completed" and isinstance(reached, int) and steps < reached:
         raise _Unreadable(f"{METRICS} is cut off: it ends at step {steps}, and the run had reached step {reached}")
@@ -293,8 +292,11 @@ def _json(text: str, place: str, *, cut_off: bool = False) -> dict[str, Any]:
     return value
 
 
-def _finite(value: Any) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # JSON knows integers beyond every float
-            return float(value) if math.isfinite(value) else None
-    return None
+def finite(value: Any) -> float | None:
+    """Return a number of a row as a float, None where it is no finite number."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # JSON knows integers beyond every float
+        return None

@@ -20,24 +20,26 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
+    def without_empty_columns(self) -> Table:
+        """Return the table without the columns that are optional and empty."""
+        kept = [
+            position
+            for position, column in enumerate(self.columns)
+            if not column.endswith("?") or any(row[position] for row in self.rows)
+        ]
+        columns = tuple(self.columns[position].rstrip("?") for position in kept)
+        return Table(self.title, columns, [tuple(row[position] for position in kept) for row in self.rows])
+
+
+def printable(text: str) -> str:
+    """Return text in which control characters, which could steer a terminal, are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
 
 def report_tables(report: Report) -> list[Table]:
     """Return the runs, what could not be read, and the groups they form."""
-    names, counted = report.entry_names, report.counted
-    runs = [
-        (
-            run.name,
-            names[run.path],
-            str(run.seed),
-            run.status,
-            f"{run.steps:,}",
-            _score(run.score),
-            "yes" if run.path in counted else "-",
-            ", ".join(run.tags),
-            run.error or "",
-        )
-        for run in report.runs
-    ]
     groups = [
         (
             place.entry.name,
@@ -49,29 +51,50 @@ def report_tables(report: Report) -> list[Table]:
         )
         for place in report.standings
     ]
-    columns = ("run", "entry", "seed>", "status", "steps>", "score>", "counted", "tags?", "error?")
-    group_columns = ("entry", "environment", "seeds>", "IQM>", "95% interval", "note", "runs", "drift")
+    columns = ("entry", "environment", "seeds>", "IQM>", "95% interval", "note", "runs", "drift")
     return [
-        Table("Runs", columns, runs),
-        _unreadable_table(report),
-        Table("Groups", group_columns, groups),
-        *_baseline_tables(report),
-        *_drift_tables(report),
+        run_table(report),
+        unreadable_table(report),
+        Table("Groups", columns, groups),
+        *baseline_tables(report),
+        *drift_tables(report),
     ]
 
 
 def leaderboard_tables(report: Report) -> list[Table]:
     """Return one board per environment, the suites, and the comparison with a baseline."""
     return [
-        *(_board_table(report, env_id) for env_id in report.environments),
-        *_suite_tables(report),
-        *_baseline_tables(report),
-        *_drift_tables(report),
-        _unreadable_table(report),
+        *(board_table(report, env_id) for env_id in report.environments),
+        *suite_tables(report),
+        *baseline_tables(report),
+        *drift_tables(report),
+        unreadable_table(report),
     ]
 
 
-def _board_table(report: Report, env_id: str) -> Table:
+def run_table(report: Report) -> Table:
+    """Return the runs, in the report's order."""
+    names, counted = report.entry_names, report.counted
+    rows = [
+        (
+            run.name,
+            names[run.path],
+            str(run.seed),
+            run.status,
+            f"{run.steps:,}",
+            score_text(run.score),
+            "yes" if run.path in counted else "-",
+            ", ".join(run.tags),
+            run.error or "",
+        )
+        for run in report.runs
+    ]
+    columns = ("run", "entry", "seed>", "status", "steps>", "score>", "counted", "tags?", "error?")
+    return Table("Runs", columns, rows)
+
+
+def board_table(report: Report, env_id: str) -> Table:
+    """Return the ranked entries of an environment."""
     columns = (
         *("rank>", "entry", "seeds>", "IQM>", "95% interval", "note", "median>", "mean>", "std>", "min>", "max>"),
         *("normalised>", "drift"),
@@ -88,10 +111,11 @@ def _board_table(report: Report, env_id: str) -> Table:
         )
         for place in report.board(env_id)
     ]
-    return Table(_board_title(env_id), columns, rows)
+    return Table(board_title(env_id), columns, rows)
 
 
-def _suite_tables(report: Report) -> list[Table]:
+def suite_tables(report: Report) -> list[Table]:
+    """Return the algorithms over suites, and their performance profiles."""
     suites = [
         (
             place.suite,
@@ -99,7 +123,7 @@ def _suite_tables(report: Report) -> list[Table]:
             f"{len(place.environments)}/{place.suite_size}",
             str(place.seeds),
             _decimal(place.iqm),
-            _interval(place.interval, _decimal),
+            interval_text(place.interval, _decimal),
             place.note,
             _decimal(place.optimality_gap),
         )
@@ -121,11 +145,13 @@ def _suite_tables(report: Report) -> list[Table]:
     return [Table("Suites", columns, suites), Table("Performance profiles", profile_columns, profiles)]
 
 
-def _unreadable_table(report: Report) -> Table:
+def unreadable_table(report: Report) -> Table:
+    """Return the run directories that cannot be read."""
     return Table("Unreadable", ("run", "reason"), [(str(run.path), run.reason) for run in report.unreadable])
 
 
-def _baseline_tables(report: Report) -> list[Table]:
+def baseline_tables(report: Report) -> list[Table]:
+    """Return the comparison with the baseline, nothing where there is none."""
     if report.baseline is None:
         return []
     rows = [
@@ -134,8 +160,8 @@ def _baseline_tables(report: Report) -> list[Table]:
             comparison.b.name,
             comparison.a.env_id,
             f"{len(comparison.a.scores)}, {len(comparison.b.scores)}",
-            _score(comparison.difference),
-            _interval(comparison.difference_interval, _score),
+            score_text(comparison.difference),
+            interval_text(comparison.difference_interval, score_text),
             _decimal(comparison.probability),
             comparison.verdict,
         )
@@ -149,7 +175,8 @@ def _baseline_tables(report: Report) -> list[Table]:
     return [Table(f"Against {report.baseline.name}", columns, rows)]
 
 
-def _drift_tables(report: Report) -> list[Table]:
+def drift_tables(report: Report) -> list[Table]:
+    """Return what drifts from protocols and presets."""
     rows = [
         (place.entry.name, finding.severity, finding.sentence())
         for place in report.standings
@@ -158,7 +185,8 @@ def _drift_tables(report: Report) -> list[Table]:
     return [Table("Drift", ("entry", "severity", "finding"), rows)]
 
 
-def _board_title(env_id: str) -> str:
+def board_title(env_id: str) -> str:
+    """Return an environment with its suite and the references of its scores."""
     manifest = manifest_of(env_id)
     reference = None if manifest is None else manifest.environments[env_id]
     if manifest is None or reference is None:
@@ -169,17 +197,18 @@ def _board_title(env_id: str) -> str:
 def _figures(place: Standing) -> tuple[str, str, str]:
     if place.summary is None:
         return "-", "-", "no score"
-    return _score(place.summary.iqm), _interval(place.summary.interval, _score), place.summary.note
+    return score_text(place.summary.iqm), interval_text(place.summary.interval, score_text), place.summary.note
 
 
 def _spread(place: Standing) -> tuple[str, ...]:
     summary = place.summary
     if summary is None:
         return ("-",) * 5
-    return tuple(map(_score, (summary.median, summary.mean, summary.std, summary.low, summary.high)))
+    return tuple(map(score_text, (summary.median, summary.mean, summary.std, summary.low, summary.high)))
 
 
-def _score(value: float | None) -> str:
+def score_text(value: float | None) -> str:
+    """Return a score in as many digits as matter."""
     if value is None:
         return "-"
     if 0 < abs(value) < 0.1:
@@ -191,5 +220,6 @@ def _decimal(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _interval(interval: tuple[float, float] | None, shown: Callable[[float], str]) -> str:
+def interval_text(interval: tuple[float, float] | None, shown: Callable[[float], str]) -> str:
+    """Return the two ends of an interval, each as `shown` writes it."""
     return "-" if interval is None else f"{shown(interval[0])} to {shown(interval[1])}"

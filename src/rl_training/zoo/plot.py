@@ -1,0 +1,100 @@
+"""Learning curves as a picture, drawn by matplotlib: one panel per environment."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.errors import ConfigError, MissingExtraError
+from rl_training.zoo.curves import METRIC_LABELS, Axis, Curve, Metric, learning_curve, read_histories
+from rl_training.zoo.palette import dash_of, style_of
+from rl_training.zoo.quantities import quantity_of, seed_text, tick_text
+from rl_training.zoo.reporting import Report
+from rl_training.zoo.tables import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_MOST_COLUMNS = 3
+# Pictures of the same runs are the same bytes: no dates, and no random names inside SVG. Names are no mathematics.
+_SETTINGS: dict[Any, Any] = {"svg.hashsalt": "axiomrl", "text.parse_math": False, "legend.fontsize": 9}
+_METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
+def write_plot(report: Report, file: Path, *, metric: Metric, axis: Axis) -> tuple[int, tuple[str, ...]]:
+    """Draw the curves of a report into a file of one of `SUFFIXES`.
+
+    Returns how many entries were drawn, and sentences about runs that could not be.
+    """
+    if file.suffix not in SUFFIXES:
+        raise ConfigError(f"--output {file}: a picture is a file that ends in {', '.join(SUFFIXES)}")
+    histories = read_histories(place.entry for place in report.standings)
+    panels: dict[str, list[Curve]] = {}
+    for env_id in report.environments:
+        curves = [learning_curve(place.entry, histories, metric, axis) for place in report.board(env_id)]
+        if not all(curve.empty for curve in curves):
+            panels[env_id] = curves
+    if not panels:
+        raise ConfigError(f"there is nothing to draw: no run that was chosen has logged {metric}")
+    _draw(panels, file, metric, axis)
+    return sum(not curve.empty for curves in panels.values() for curve in curves), histories.problems
+
+
+def _draw(panels: dict[str, list[Curve]], file: Path, metric: Metric, axis: Axis) -> None:
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("a plot", "plot") from error
+    columns = min(len(panels), _MOST_COLUMNS)
+    rows = math.ceil(len(panels) / columns)
+    height = 3.6 + 0.2 * max(map(len, panels.values()))  # inches; every entry is a line of the legend
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure(figsize=(5.2 * columns, height * rows), layout="constrained", dpi=150)
+        places = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for place, (env_id, curves) in zip(places, panels.items(), strict=False):
+            draw_panel(place, env_id, curves, metric, axis)
+        for unused in places[len(panels) :]:
+            unused.set_visible(False)
+        try:
+            figure.savefig(file, metadata=_METADATA[file.suffix])
+        except OSError as error:
+            raise ConfigError(f"--output {file}: cannot be written ({error.strerror or error}); name another") from None
+
+
+def draw_panel(axes: Axes, env_id: str, curves: list[Curve], metric: Metric, axis: Axis) -> None:
+    """Draw one environment's curves."""
+    quantity = quantity_of(axis, curves)
+    for position, curve in enumerate(curves):
+        if curve.empty:
+            continue
+        style, dashes = style_of(position), dash_of(position)
+        label = f"{printable(curve.name)} ({seed_text(curve.seeds)})"
+        if curve.low is not None and curve.high is not None:
+            axes.fill_between(curve.x / quantity.unit, curve.low, curve.high, color=style.light, alpha=0.16, lw=0)
+            if curve.x.size == 1:  # a band without an area is a bar
+                axes.vlines(curve.x / quantity.unit, curve.low, curve.high, color=style.light, alpha=0.5)
+        axes.plot(
+            curve.x / quantity.unit,
+            curve.y,
+            color=style.light,
+            label=label,
+            linestyle=(0, dashes) if dashes else "-",
+            marker=style.symbol,
+            markersize=6,
+            markeredgecolor="white",
+            markevery=max(1, math.ceil(len(curve.x) / 6)),
+        )
+        for line in curve.unfinished:
+            axes.plot(line.x / quantity.unit, line.y, color=style.light, linewidth=1, linestyle=":")
+    axes.set(title=printable(env_id), xlabel=quantity.label, ylabel=METRIC_LABELS[metric])
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(lambda value, _: tick_text(value))
+    axes.yaxis.set_major_formatter(lambda value, _: tick_text(value))
+    axes.locator_params(nbins=6)
+    axes.grid(color="#e3e7eb", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)

@@ -1,0 +1,42 @@
+"""What the axes of charts show: labels, units and short numbers, alike on pages and in pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rl_training.zoo.curves import Axis, Curve
+
+
+class Quantity(NamedTuple):
+    """What an axis shows."""
+
+    label: str
+    unit: float = 1.0
+    """What one of the label's units is worth in the data's."""
+    limits: tuple[float, float] | None = None
+    """Ends of the axis; by default the data's."""
+
+
+def quantity_of(axis: Axis, curves: Iterable[Curve]) -> Quantity:
+    """Return the axis that some curves, of which at least one is not empty, are drawn over."""
+    if axis == "steps":
+        return Quantity("environment steps")
+    longest = max(curve.end for curve in curves if not curve.empty)
+    for name, unit, until in (("seconds", 1.0, 180.0), ("minutes", 60.0, 10_800.0)):
+        if longest <= until:
+            return Quantity(f"training time ({name})", unit)
+    return Quantity("training time (hours)", 3600.0)
+
+
+def tick_text(value: float) -> str:
+    """Return a value in few signs: 250k, 1.5M, 0.25."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size <= abs(value) < 1e12:
+            return f"{value / size:.6g}{letter}"
+    return f"{value:.6g}"
+
+
+def seed_text(seeds: int) -> str:
+    """Return how many seeds a curve is made of, in words for a legend."""
+    return "no completed run" if not seeds else "1 seed" if seeds == 1 else f"{seeds} seeds"
