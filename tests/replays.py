@@ -47,6 +47,11 @@ OFF_POLICY_TASKS: dict[str, dict[str, Any]] = {
     },
     "td3": {"algo": "td3", "env_id": "Pendulum-v1", "algo_kwargs": dict(_SMALL), "env_kwargs": _SHORT_EPISODES},
     "discrete_sac": {"algo": "discrete_sac", "algo_kwargs": dict(_SMALL)},
+    "dqn_masked": {
+        "algo": "dqn",
+        "env_id": "toy_envs:Toy/MaskedDiscrete-v0",
+        "algo_kwargs": {**_SMALL, "n_step": 3, "learning_starts": 32},
+    },
 }
 
 
