@@ -39,6 +39,7 @@ CORRIDOR: dict[str, tuple[str, int, dict[str, Any]]] = {
     "discrete_sac": ("Discrete", 800, SOFT_SETTINGS),
     "sac": ("Box", 800, SOFT_SETTINGS),
     "tqc": ("Box", 800, {**SOFT_SETTINGS, "num_quantiles": 5, "dropped_quantiles": 1}),
+    "crossq": ("Box", 800, {"temperature": 0.02, "critic_hidden_sizes": None, "policy_delay": 1}),
     "td3": ("Box", 1500, {"tau": 0.05, "exploration_noise": 0.5}),
     "ddpg": ("Box", 1500, {"tau": 0.05, "exploration_noise": 0.5}),
 }

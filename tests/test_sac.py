@@ -389,6 +389,7 @@ def test_the_actors_loss_leaves_the_critics_alone(
     assert moment.actor.equal(before)  # the critics' loss does not move the actor either
     assert not parameters_of(algorithm.actor).equal(before)
     assert all(parameter.requires_grad for parameter in algorithm.critic.parameters())
+    assert algorithm.target_critic is not None
     assert not any(parameter.requires_grad for parameter in algorithm.target_critic.parameters())
 
 
@@ -396,6 +397,8 @@ def test_updates_equal_a_loop_written_with_torch_alone() -> None:
     algorithm = _algorithm(tau=0.1)
     actor, critic = copy.deepcopy(algorithm.actor), copy.deepcopy(algorithm.critic)
     target = copy.deepcopy(algorithm.target_critic)
+    assert algorithm.target_critic is not None
+    assert target is not None
     log_temperature = torch.zeros(1, requires_grad=True)
     critic_optimizer = torch.optim.Adam(critic.parameters(), lr=1e-2)
     actor_optimizer = torch.optim.Adam(actor.parameters(), lr=1e-2)

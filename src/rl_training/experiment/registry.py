@@ -87,6 +87,7 @@ _Q_LEARNING = {
 _SOFT = {
     "sac": ("SACParams", "Soft actor-critic: maximum entropy with a learned temperature."),
     "tqc": ("TQCParams", "Soft actor-critic with truncated quantile critics."),
+    "crossq": ("CrossQParams", "Soft actor-critic with batch normalisation and without target networks."),
 }
 _SOFT_DISCRETE = {"discrete_sac": ("DiscreteSACParams", "Soft actor-critic for discrete actions.")}
 _DETERMINISTIC = {

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from rl_training.data.observations import Observation
 from rl_training.errors import ConfigError
+from rl_training.models.batch_renorm import RenormalizedMLP
 from rl_training.models.distributions import LOG_SQRT_2PI
 from rl_training.models.encoders import make_encoder
 from rl_training.models.heads import LOG_STD_RANGE
@@ -60,11 +61,13 @@ class SquashedActor(nn.Module):
         use_sde: bool,
         log_std_init: float,
         generator: torch.Generator,
+        renorm_warmup: int | None = None,
     ) -> None:
+        """With `renorm_warmup`, training passes to warm up, the layers are batch-renormalised."""
         super().__init__()
         self.size = size
         self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
-        self.hidden = StackedMLP(1, self.encoder.width, hidden_sizes, activation, orthogonal=False, generator=generator)
+        self.hidden = _networks(1, self.encoder.width, hidden_sizes, activation, renorm_warmup, generator=generator)
         width = self.hidden.outputs
         self.mean = linear(width, size, orthogonal=False, generator=generator)
         self.log_std_head = None if use_sde else linear(width, size, orthogonal=False, generator=generator)
@@ -118,6 +121,22 @@ def squashed_log_prob(raw: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
     return (normal - squash).sum(dim=-1)
 
 
+def _networks(
+    count: int,
+    inputs: int,
+    hidden_sizes: tuple[int, ...],
+    activation: str,
+    renorm_warmup: int | None = None,
+    *,
+    generator: torch.Generator,
+    outputs: int | None = None,
+) -> StackedMLP:
+    shape = (count, inputs, hidden_sizes, activation)
+    if renorm_warmup is None:
+        return StackedMLP(*shape, orthogonal=False, generator=generator, outputs=outputs)
+    return RenormalizedMLP(*shape, warmup=renorm_warmup, orthogonal=False, generator=generator, outputs=outputs)
+
+
 class DeterministicActor(nn.Module):
     """One action per observation, squashed by tanh."""
 
@@ -132,15 +151,7 @@ class DeterministicActor(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
-        self.network = StackedMLP(
-            1,
-            self.encoder.width,
-            hidden_sizes,
-            activation,
-            orthogonal=False,
-            generator=generator,
-            outputs=size,
-        )
+        self.network = _networks(1, self.encoder.width, hidden_sizes, activation, generator=generator, outputs=size)
 
     def forward(self, observation: Observation) -> Tensor:
         """Return actions [B, size]."""
@@ -160,18 +171,15 @@ class StackedCritic(nn.Module):
         hidden_sizes: tuple[int, ...],
         activation: str,
         generator: torch.Generator,
+        renorm_warmup: int | None = None,
     ) -> None:
+        """With `renorm_warmup`, training passes to warm up, the layers are batch-renormalised."""
         super().__init__()
         self.outputs = outputs
         self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
-        self.networks = StackedMLP(
-            count,
-            self.encoder.width + size,
-            hidden_sizes,
-            activation,
-            orthogonal=False,
-            generator=generator,
-            outputs=outputs,
+        inputs = self.encoder.width + size
+        self.networks = _networks(
+            count, inputs, hidden_sizes, activation, renorm_warmup, generator=generator, outputs=outputs
         )
 
     def forward(self, observation: Observation, action: Tensor) -> Tensor:
