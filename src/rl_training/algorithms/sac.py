@@ -24,6 +24,7 @@ from rl_training.algorithms.temperature import Temperature
 from rl_training.data.observations import Observation, map_observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic
+from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
 _PARTS = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
@@ -230,8 +231,7 @@ class SAC:
             params.temperature, initial=params.temperature_init, eps=params.optimizer_eps, device=device
         )
         self.target_entropy = -float(self.scale.size) if params.target_entropy == "auto" else params.target_entropy
-        self._exploration: Tensor | None = None  # [num_envs, latent, size], gSDE's matrices
-        self._exploration_age = 0
+        self._exploration = ExplorationMatrices(params.sde_sample_freq, device)
         self._updates = 0
         self._parts = tuple(name for name in _PARTS if getattr(self, name) is not None)
 
@@ -244,14 +244,10 @@ class SAC:
         generator: torch.Generator,
     ) -> Tensor:
         """Return exploring actions [num_envs, size] within [-1, 1]."""
-        if not self.params.use_sde:
+        if self.actor.log_std is None:
             return self._sample(observation, generator)
         latent = self.actor.latent(observation)
-        if self._exploration is None or self._exploration_age >= self.params.sde_sample_freq:
-            self._exploration = self.actor.sample_exploration(len(latent), generator)
-            self._exploration_age = 0
-        self._exploration_age += 1
-        return self.actor.explore(latent, self._exploration)
+        return self.actor.explore(latent, self._exploration.step(self.actor.log_std, len(latent), generator))
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random actions [count, size] within [-1, 1]."""
@@ -315,8 +311,7 @@ class SAC:
         """Return everything that acting and learning depend on."""
         return {
             **{name: getattr(self, name).state_dict() for name in self._parts},
-            "exploration": self._exploration,
-            "exploration_age": self._exploration_age,
+            **self._exploration.state_dict(),
             "updates": self._updates,
         }
 
@@ -324,7 +319,5 @@ class SAC:
         """Continue from a saved state."""
         for name in self._parts:
             getattr(self, name).load_state_dict(state[name])
+        self._exploration.load_state_dict(state)
         self._updates = state["updates"]
-        exploration = state["exploration"]
-        self._exploration = None if exploration is None else exploration.to(self.device)
-        self._exploration_age = state["exploration_age"]

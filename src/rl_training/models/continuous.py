@@ -16,6 +16,7 @@ from rl_training.errors import ConfigError
 from rl_training.models.batch_renorm import RenormalizedMLP
 from rl_training.models.distributions import LOG_SQRT_2PI
 from rl_training.models.encoders import make_encoder
+from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.heads import LOG_STD_RANGE
 from rl_training.models.layers import StackedMLP, linear
 
@@ -81,8 +82,7 @@ class SquashedActor(nn.Module):
         """Return mean and log standard deviation [B, size] before squashing."""
         latent = self.latent(observation)
         if self.log_std is not None:
-            variance = latent.detach().square() @ self.log_std.exp().square()
-            return self._mean(latent), 0.5 * torch.log(variance + 1e-6)
+            return self._mean(latent), marginal_log_std(latent, self.log_std)
         assert self.log_std_head is not None
         return self.mean(latent), self.log_std_head(latent).clamp(*LOG_STD_RANGE)
 
@@ -100,15 +100,9 @@ class SquashedActor(nn.Module):
         latent = self.latent(observation)
         return torch.tanh(self.mean(latent) if self.log_std is None else self._mean(latent))
 
-    def sample_exploration(self, num_envs: int, generator: torch.Generator) -> Tensor:
-        """Draw gSDE's matrices, one per environment, [num_envs, width, size]."""
-        assert self.log_std is not None
-        noise = torch.empty((num_envs, *self.log_std.shape), device=self.log_std.device).normal_(generator=generator)
-        return noise * self.log_std.exp()
-
-    def explore(self, latent: Tensor, exploration: Tensor) -> Tensor:
-        """Return actions [num_envs, size] with the noise of the given matrices."""
-        return torch.tanh(self._mean(latent) + torch.bmm(latent.unsqueeze(1), exploration).squeeze(1))
+    def explore(self, latent: Tensor, matrices: Tensor) -> Tensor:
+        """Return actions [num_envs, size] with the noise of the given gSDE matrices."""
+        return torch.tanh(self._mean(latent) + matrix_noise(latent, matrices))
 
 
 def squashed_log_prob(raw: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
