@@ -22,7 +22,7 @@ PPO_ALGORITHMS = ("ppo", "a2c")
 PAGES = {
     "dqn": ("dqn", "double_dqn", "c51", "qr_dqn", "rainbow"),
     "ppo": PPO_ALGORITHMS,
-    "sac": ("sac", "tqc", "discrete_sac"),
+    "sac": ("sac", "tqc", "crossq", "discrete_sac"),
     "td3": ("td3", "ddpg"),
 }
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
