@@ -21,7 +21,7 @@ ALGORITHM_PAGES = ROOT / "docs" / "algorithms"
 PAGES = {
     "dqn": ("dqn", "double_dqn", "c51", "qr_dqn", "rainbow"),
     "ppo": ("ppo", "a2c"),
-    "sac": ("sac", "tqc", "discrete_sac"),
+    "sac": ("sac", "tqc", "crossq", "discrete_sac"),
     "td3": ("td3", "ddpg"),
 }
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"

@@ -7,5 +7,5 @@ from hypothesis import HealthCheck, settings
 pytest.register_assert_rewrite("harness", "processes")
 
 # No test may fail because the machine is busy; the same examples every time, so that a failure can be repeated.
-settings.register_profile("axiomrl", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("axiomrl", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("axiomrl")

@@ -76,6 +76,42 @@ class Shifts(gym.Env[Any, Any]):
         """There is nothing to put back."""
 
 
+class Toll(gym.Env[Any, Any]):
+    """Take the bribe and be gone, or work once for a wage, after which only leaving with nothing is legal.
+
+    Both moments look alike, so that a learner who forgets what was illegal thinks it could work for ever: with a
+    discount of 0.9 that would be worth 10, twice the bribe.
+    """
+
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+    LEAVE, WORK, TAKE = range(3)
+
+    def __init__(self, clock: bool = False) -> None:
+        self._clock = clock  # whether time is up after the work
+        self._worked = False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._worked = False
+        return np.ones(1, dtype=np.float32), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        gone = int(action) != self.WORK
+        reward = (0.0, WAGE, BRIBE)[int(action)]
+        self._worked = True
+        return np.ones(1, dtype=np.float32), reward, gone, self._clock and not gone, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": np.array([True, not self._worked, not self._worked])}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"worked": self._worked}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._worked = state["worked"]
+
+
 class Frames(gym.Env[Any, Any]):
     """Grey pictures that show the number of the step, ten levels apart; episodes of six steps."""
 
@@ -112,6 +148,8 @@ for name, task, kwargs in (
     ("Box", "Corridor", {"low": -1.0, "high": 3.0}),
     ("Boundless", "Corridor", {"low": -np.inf, "high": np.inf}),
     ("Shifts", "Shifts", {}),
+    ("Toll", "Toll", {}),
+    ("TollWithClock", "Toll", {"clock": True}),
     ("Frames", "Frames", {}),
     ("FramesBox", "Frames", {"continuous": True}),
 ):

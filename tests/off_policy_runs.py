@@ -33,6 +33,7 @@ SMALL_BY_ALGORITHM: dict[str, dict[str, Any]] = {
     "rainbow": {"num_atoms": 5},
     "qr_dqn": {"num_quantiles": 5},
     "tqc": {"num_quantiles": 5},
+    "crossq": {"critic_hidden_sizes": [8]},
 }
 
 

@@ -45,8 +45,19 @@ OFF_POLICY_TASKS: dict[str, dict[str, Any]] = {
         "algo_kwargs": {**_SMALL, "use_sde": True, "sde_sample_freq": 5, "train_interval": 3, "gradient_steps": 2},
         "env_kwargs": _SHORT_EPISODES,
     },
+    "crossq": {
+        "algo": "crossq",
+        "env_id": "Pendulum-v1",
+        "algo_kwargs": {**_SMALL, "critic_hidden_sizes": [8], "policy_delay": 2, "renorm_warmup": 40},
+        "env_kwargs": _SHORT_EPISODES,
+    },
     "td3": {"algo": "td3", "env_id": "Pendulum-v1", "algo_kwargs": dict(_SMALL), "env_kwargs": _SHORT_EPISODES},
     "discrete_sac": {"algo": "discrete_sac", "algo_kwargs": dict(_SMALL)},
+    "dqn_masked": {
+        "algo": "dqn",
+        "env_id": "toy_envs:Toy/MaskedDiscrete-v0",
+        "algo_kwargs": {**_SMALL, "n_step": 3, "learning_starts": 32},
+    },
 }
 
 

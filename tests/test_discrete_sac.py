@@ -67,6 +67,43 @@ def test_critic_target_is_the_expected_soft_value() -> None:
     assert target.outputs.grad is actor.outputs.grad is None
 
 
+def test_illegal_actions_of_the_successor_count_in_no_expectation() -> None:
+    critic: Any = Table([[[1.0, 2.0], [9.0, 9.0]]])
+    target: Any = Table([[[0.0, 0.0], [4.0, 8.0]]])
+    batch = batch_of([0.0] * 3, [1.0] * 3)._replace(
+        next_mask=torch.tensor([[True, True], [True, False], [False, True]])
+    )
+    loss, _ = discrete_critic_loss(critic, target, _actor(), batch, torch.tensor([0.1]))
+    values = [0.25 * 4 + 0.75 * 8 + 0.1 * ENTROPY, 4.0, 8.0]  # one legal action has no entropy
+    assert loss.item() == pytest.approx(0.5 * sum((1 - value) ** 2 for value in values) / 3, rel=1e-6)
+
+
+def test_the_actor_is_judged_by_its_legal_actions_alone() -> None:
+    critic: Any = Table([[[1.0, 2.0, 50.0]]])
+    actor: Any = Table([[[*(math.log(p) for p in PROBS), 7.0]]])
+    mask = torch.tensor([[True, True, False]])
+    loss, entropy = discrete_actor_loss(critic, actor, torch.zeros(1, 1), torch.tensor([0.5]), mask)
+    assert loss.item() == pytest.approx(-(0.25 * 1 + 0.75 * 2 + 0.5 * ENTROPY), rel=1e-6)
+    assert entropy.item() == pytest.approx(ENTROPY)
+    loss.backward()
+    gradient = actor.outputs.grad[0, 0]
+    assert gradient.isfinite().all()
+    assert gradient[2] == 0
+    assert gradient[0] != 0
+
+
+def test_the_target_entropy_is_a_share_of_what_the_legal_actions_allow() -> None:
+    algorithm = _algorithm(target_entropy_ratio=0.5)
+    mask = torch.tensor([[True, True, False, False], [True, False, False, False]])
+    assert float(algorithm.target_entropy(mask)) == pytest.approx(0.5 * (math.log(2) + math.log(1)) / 2)
+    # Where only one action is legal no temperature could give more entropy, so none is asked for.
+    batch = random_batch(CHOICE)
+    forced = torch.nn.functional.one_hot(batch.action, 4).bool()
+    before = algorithm.temperature.value
+    algorithm.update(batch._replace(mask=forced, next_mask=forced), CONTROLS, generator(0))
+    assert algorithm.temperature.value.equal(before)
+
+
 def test_actor_loss_is_the_expectation_over_all_actions() -> None:
     critic: Any = Table([[[1.0, 2.0]], [[3.0, 0.0]]])  # the smallest: 1 and 0
     actor: Any = Table([[[math.log(p) for p in PROBS]]])
@@ -97,7 +134,7 @@ def _sharpen(algorithm: DiscreteSAC) -> None:
 @pytest.mark.parametrize(("sharp", "direction"), [(True, 1), (False, -1)])
 def test_the_temperature_rises_while_entropy_lies_below_its_target(sharp: bool, direction: int) -> None:
     algorithm = _algorithm(temperature_init=0.5, target_entropy_ratio=0.5)
-    assert algorithm.target_entropy == pytest.approx(0.5 * math.log(4))
+    assert algorithm.target_entropy(None) == pytest.approx(0.5 * math.log(4))
     if sharp:
         _sharpen(algorithm)
     shown = []
@@ -105,7 +142,7 @@ def test_the_temperature_rises_while_entropy_lies_below_its_target(sharp: bool, 
         metrics, errors = algorithm.update(random_batch(CHOICE, seed=seed), CONTROLS, generator(seed))
         assert errors is None
         shown.append(metrics["temperature"].item())
-        assert math.copysign(1, algorithm.target_entropy - metrics["entropy"].item()) == direction
+        assert math.copysign(1, algorithm.target_entropy(None) - metrics["entropy"].item()) == direction
     assert shown[0] == pytest.approx(0.5)
     assert (np.diff(shown) * direction > 0).all()
 

@@ -21,6 +21,7 @@ from rl_training.models.distributions import (
     MultiCategorical,
     mask_logits,
 )
+from rl_training.models.exploration import draw_matrices
 from rl_training.models.heads import StateDependentNoiseHead, make_action_head
 
 DRAWS = 40_000
@@ -263,7 +264,7 @@ def test_gsde_actions_really_have_the_marginal_variance() -> None:
     head = _noise_head()
     latent = _normal(1, 4)
     with torch.no_grad():
-        matrices = head.sample_exploration(DRAWS, _generator())
+        matrices = draw_matrices(head.log_std, DRAWS, _generator())
         actions = head.explore(latent.expand(DRAWS, 4), matrices)
         expected = (latent.square() @ head.log_std.exp().square()).squeeze(0)
         error = actions.mean(dim=0) - head.linear(latent).squeeze(0)

@@ -34,6 +34,7 @@ from rl_training.algorithms.dqn import (
     QRDQNParams,
     RainbowParams,
     dqn_loss,
+    dqn_target,
     expected_values,
 )
 from rl_training.data.replay import Replay, ReplayBatch
@@ -89,6 +90,27 @@ def test_double_target_is_the_target_networks_value_of_the_online_networks_choic
     loss, errors, _ = _loss(batch_of([1.0], [0.5]), loss="squared", double=True)
     assert errors == [abs(1.0 - (1 + 0.5 * 4))]
     assert loss.item() == 4.0
+
+
+def test_illegal_actions_of_the_successor_count_in_no_target() -> None:
+    # The target network says 4 and 10, the online one prefers the first; legal are: both, the first, the second.
+    masks = torch.tensor([[True, True], [True, False], [False, True]])
+    for double, values in ((False, [10, 4, 10]), (True, [4, 4, 10])):
+        batch = batch_of([1.0] * 3, [0.5] * 3)._replace(next_mask=masks)
+        _, errors, _ = _loss(batch, double=double)
+        assert errors == [abs(1.0 - (1 + 0.5 * value)) for value in values]
+
+
+@pytest.mark.parametrize("distribution", ["categorical", "quantile"])
+def test_illegal_actions_of_the_successor_are_no_choice_of_a_distribution(distribution: str) -> None:
+    # Two outputs per action: the first action is worth more, whichever way they are read.
+    params = DQNParams(distribution=distribution, num_atoms=2, v_min=0.0, v_max=1.0)  # type: ignore[arg-type]
+    model: Any = Table([[[0.0, 9.0], [0.0, 1.0]]] * 2)
+    support = torch.linspace(0, 1, 2)
+    rows = batch_of([0.0] * 2, [1.0] * 2)._replace(next_mask=torch.tensor([[True, True], [False, True]]))
+    target = dqn_target(model, model, rows, support, params)
+    outputs = torch.tensor([[0.0, 9.0], [0.0, 1.0]])
+    torch.testing.assert_close(target, outputs.softmax(dim=1) if distribution == "categorical" else outputs)
 
 
 def test_a_terminated_transition_is_worth_its_reward() -> None:

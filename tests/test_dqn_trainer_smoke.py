@@ -83,8 +83,8 @@ def test_stacked_frames_are_stored_once_and_come_back_as_they_were_seen(
     stored: list[tuple[int, ...]] = []
     original = Replay.begin
 
-    def watched(self: Replay, observation: Any) -> None:
-        original(self, observation)
+    def watched(self: Replay, observation: Any, mask: Any) -> None:
+        original(self, observation, mask)
         stored.append(self.observations.rows(0, self.observations.count)["observation"].shape)
 
     monkeypatch.setattr(Replay, "begin", watched)
@@ -124,6 +124,21 @@ def test_illegal_actions_are_never_taken(tmp_path: Path, algo: str, kind: str) -
 
 
 # -- what is learned from ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_batch_says_what_is_legal_before_and_after(tmp_path: Path, batches: list[ReplayBatch], n_step: int) -> None:
+    # The observation is the one action that is sure to be legal, also where the clock cut the episode.
+    settings = {"n_step": n_step, "learning_starts": 24}
+    train_tiny(tmp_path, "dqn", "toy_envs:Toy/MaskedDiscrete-v0", algo_kwargs=settings)
+    for batch in batches:
+        assert batch.mask is not None
+        assert batch.next_mask is not None
+        assert batch.mask.gather(1, batch.action.unsqueeze(1)).all()
+        for seen, mask in ((batch.observation, batch.mask), (batch.next_observation, batch.next_mask)):
+            assert isinstance(seen, torch.Tensor)
+            assert mask.gather(1, seen.long()).all()
+            assert not mask.all()
 
 
 def test_what_is_stored_is_what_happened(tmp_path: Path, batches: list[ReplayBatch]) -> None:
@@ -244,7 +259,7 @@ def test_a_continuous_task_is_refused_and_names_what_fits(tmp_path: Path, algo: 
         train(tiny_run(tmp_path / "runs", algo, "Pendulum-v1"))
     message = str(refused.value)
     assert f"{algo} does not support the Box actions of Pendulum-v1" in message
-    assert "a2c, ddpg, ppo, sac, td3, tqc" in message
+    assert "a2c, crossq, ddpg, ppo, sac, td3, tqc" in message
     assert not (tmp_path / "runs").exists()
 
 

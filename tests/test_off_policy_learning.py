@@ -9,6 +9,7 @@ import pytest
 
 from corridor_envs import BRIBE, CONSOLATION, WAGE
 from rl_training.algorithms import sac
+from rl_training.data.mask_store import MaskStore
 from rl_training.data.replay import Replay
 from rl_training.experiment.config import validate_config
 from rl_training.experiment.config_files import load_config
@@ -38,6 +39,7 @@ CORRIDOR: dict[str, tuple[str, int, dict[str, Any]]] = {
     "discrete_sac": ("Discrete", 800, SOFT_SETTINGS),
     "sac": ("Box", 800, SOFT_SETTINGS),
     "tqc": ("Box", 800, {**SOFT_SETTINGS, "num_quantiles": 5, "dropped_quantiles": 1}),
+    "crossq": ("Box", 800, {"temperature": 0.02, "critic_hidden_sizes": None, "policy_delay": 1}),
     "td3": ("Box", 1500, {"tau": 0.05, "exploration_noise": 0.5}),
     "ddpg": ("Box", 1500, {"tau": 0.05, "exploration_noise": 0.5}),
 }
@@ -105,6 +107,19 @@ def test_the_clock_ends_nothing_and_a_learner_who_thinks_so_takes_the_bribe(
 
     monkeypatch.setattr(Replay, "add", wrong_add)
     assert _train(tmp_path / "wrong", "dqn", "Shifts", 800, settings) == BRIBE
+
+
+@pytest.mark.parametrize("task", ["Toll", "TollWithClock"])
+@pytest.mark.parametrize("algo", ["dqn", "discrete_sac"])
+def test_what_is_illegal_is_worth_nothing_and_a_learner_who_forgets_it_works_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algo: str, task: str
+) -> None:
+    own = {"loss": "squared", "target_update_interval": 10, "train_interval": 1} if algo == "dqn" else {"tau": 0.2}
+    settings = {**CORRIDOR[algo][2], "learning_rate": 1e-2, **own}
+    assert _train(tmp_path / "right", algo, task, 700, settings) == BRIBE
+    monkeypatch.setattr(MaskStore, "get", lambda self, serials: None)
+    # Whoever works is paid once; then nothing but leaving is legal.
+    assert _train(tmp_path / "wrong", algo, task, 700, settings) == WAGE
 
 
 # -- the presets' own bars -----------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 import rl_training
 from rl_training import contrib, core, experimental
 from rl_training.experiment.config_files import preset_names
+from rl_training.experiment.registry import list_algorithm_specs
 from rl_training.zoo.manifests import load_manifests
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +77,9 @@ def test_package_exports_the_stable_names() -> None:
 
 
 def test_core_adds_the_stable_algorithms() -> None:
-    assert set(core.__all__) - STABLE == {"PPO", "PPOParams", "A2CParams"}
+    stable = [spec for spec in list_algorithm_specs() if spec.tier == "stable"]
+    names = {target.partition(":")[2] for spec in stable for target in (spec.algorithm, spec.params)}
+    assert set(core.__all__) - STABLE == names
     assert set(dir(core)) >= set(core.__all__)
     assert core.PPOParams().num_steps == 2048
     assert issubclass(core.A2CParams, object)

@@ -267,7 +267,7 @@ def collect(env_id, policy, steps, *, num_envs=2, n_step=1, env_kwargs=None):
         collector = ReplayCollector(
             env,
             Scripted(policy),
-            lambda action: Replay(
+            lambda action, mask: Replay(
                 env.observation_space,
                 action,
                 UniformSampler(5000),

@@ -20,6 +20,7 @@ GOALS = spaces.Dict({key: spaces.Box(-1, 1, (3,), np.float32) for key in ("obser
 GOALS["desired_goal"] = GOALS["observation"]
 MIXED = spaces.Dict({"picture": IMAGE, "step": spaces.Discrete(9), "numbers": VECTOR})
 TASK = GoalTask(reward=lambda achieved, desired: np.zeros(len(achieved)))
+NUM_ENVS = 3
 FACTS: dict[str, dict[str, Any]] = {
     "vector": {"space": VECTOR},
     "n-step": {"space": VECTOR, "n_step": 5},
@@ -28,8 +29,8 @@ FACTS: dict[str, dict[str, Any]] = {
     "dict": {"space": MIXED},
     "prioritized": {"space": VECTOR, "prioritized": True, "n_step": 3},
     "hindsight": {"space": GOALS, "hindsight": True},
+    "masked": {"space": VECTOR, "mask": np.ones((NUM_ENVS, 5), np.bool_)},
 }
-NUM_ENVS = 3
 
 
 def action_of(kind: str) -> np.ndarray:
@@ -38,6 +39,8 @@ def action_of(kind: str) -> np.ndarray:
 
 def size_of(kind: str) -> ReplaySize:
     fact = {"n_step": 1, "stack": 1, "prioritized": False, "hindsight": False, **FACTS[kind]}
+    mask = fact.pop("mask", None)
+    fact["mask_width"] = 0 if mask is None else mask.shape[1]
     return ReplaySize.of(fact.pop("space"), action_of(kind), num_envs=NUM_ENVS, **fact)
 
 
@@ -65,8 +68,10 @@ def large_arrays(part: Any, capacity: int) -> int:
 @pytest.mark.parametrize("capacity", [100, 1000, 4096])
 @pytest.mark.parametrize("kind", FACTS)
 def test_the_estimate_is_the_bytes_of_the_arrays(kind: str, capacity: int) -> None:
-    size = size_of(kind)
-    assert size.columns(capacity) + size.index(capacity) == large_arrays(replay_of(kind, capacity), capacity)
+    size, replay = size_of(kind), replay_of(kind, capacity)
+    if "mask" in FACTS[kind]:  # its column is made when the first mask comes
+        replay.begin(np.zeros((NUM_ENVS, 17)), FACTS[kind]["mask"])
+    assert size.columns(capacity) + size.index(capacity) == large_arrays(replay, capacity)
 
 
 def test_a_vector_by_hand() -> None:

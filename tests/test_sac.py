@@ -31,6 +31,7 @@ from rl_training.algorithms.sac import SAC, SACParams, TQCParams, actor_loss, cr
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic, squashed_log_prob
+from rl_training.models.exploration import draw_matrices
 from rl_training.models.layers import StackedMLP
 
 # -- squashed log-probabilities ------------------------------------------------------------------
@@ -304,7 +305,8 @@ def test_state_dependent_noise_has_the_deviation_that_its_density_says() -> None
     actor = _actor(use_sde=True, log_std_init=-1.0)
     observation = torch.randn(1, 3, generator=generator(1)).expand(20_000, 3)
     with torch.no_grad():
-        explored = actor.explore(actor.latent(observation), actor.sample_exploration(20_000, generator(2)))
+        assert actor.log_std is not None
+        explored = actor.explore(actor.latent(observation), draw_matrices(actor.log_std, 20_000, generator(2)))
         mean, log_std = actor(observation[:1])
     raw = torch.atanh(explored)
     torch.testing.assert_close(raw.mean(dim=0), mean[0], rtol=0, atol=0.05)
@@ -389,6 +391,7 @@ def test_the_actors_loss_leaves_the_critics_alone(
     assert moment.actor.equal(before)  # the critics' loss does not move the actor either
     assert not parameters_of(algorithm.actor).equal(before)
     assert all(parameter.requires_grad for parameter in algorithm.critic.parameters())
+    assert algorithm.target_critic is not None
     assert not any(parameter.requires_grad for parameter in algorithm.target_critic.parameters())
 
 
@@ -396,6 +399,8 @@ def test_updates_equal_a_loop_written_with_torch_alone() -> None:
     algorithm = _algorithm(tau=0.1)
     actor, critic = copy.deepcopy(algorithm.actor), copy.deepcopy(algorithm.critic)
     target = copy.deepcopy(algorithm.target_critic)
+    assert algorithm.target_critic is not None
+    assert target is not None
     log_temperature = torch.zeros(1, requires_grad=True)
     critic_optimizer = torch.optim.Adam(critic.parameters(), lr=1e-2)
     actor_optimizer = torch.optim.Adam(actor.parameters(), lr=1e-2)

@@ -1,4 +1,4 @@
-"""SAC, TQC, discrete SAC, TD3 and DDPG are wired up, leave what they promise and repeat themselves bit for bit."""
+"""SAC, TQC, CrossQ, discrete SAC, TD3 and DDPG are wired up, leave what they promise and repeat themselves exactly."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ SOFT = {"loss_critic", "loss_actor", "entropy", "temperature"}
 METRICS = {
     "sac": SOFT,
     "tqc": SOFT,
+    "crossq": SOFT,
     "discrete_sac": SOFT,
     "td3": {"loss_critic", "loss_actor"},
     "ddpg": {"loss_critic", "loss_actor"},
 }
-CONTINUOUS = ["sac", "tqc", "td3", "ddpg"]
+CONTINUOUS = ["sac", "tqc", "crossq", "td3", "ddpg"]
 
 
 def _task(algo: str) -> str:
@@ -68,7 +69,8 @@ def test_every_algorithm_trains_and_hands_over_its_policy(tmp_path: Path, algo: 
 
 
 @pytest.mark.parametrize(
-    ("algo", "view"), [("sac", "image"), ("sac", "dict"), ("tqc", "dict"), ("td3", "dict_with_image")]
+    ("algo", "view"),
+    [("sac", "image"), ("sac", "dict"), ("tqc", "dict"), ("crossq", "dict_with_image"), ("td3", "dict_with_image")],
 )
 def test_images_and_dicts_train(tmp_path: Path, algo: str, view: str) -> None:
     changes: dict[str, Any] = {"algo_kwargs": {"train_interval": 16}, "env_kwargs": {"observation": view}}

@@ -24,16 +24,29 @@ if TYPE_CHECKING:
         resume,
         train,
     )
+    from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACParams
+    from rl_training.algorithms.dqn import DQN, DQNParams, QRDQNParams
     from rl_training.algorithms.ppo import PPO, A2CParams, PPOParams
+    from rl_training.algorithms.sac import SAC, SACParams
+    from rl_training.algorithms.td3 import TD3, TD3Params
 
 __all__ = [
+    "DQN",
     "PPO",
+    "SAC",
+    "TD3",
     "A2CParams",
     "AxiomError",
     "Callback",
+    "DQNParams",
     "DefaultExperimentManager",
+    "DiscreteSAC",
+    "DiscreteSACParams",
     "EarlyStopping",
     "PPOParams",
+    "QRDQNParams",
+    "SACParams",
+    "TD3Params",
     "TrainConfig",
     "TrainResult",
     "TrainingEvent",
@@ -45,6 +58,13 @@ __all__ = [
     "train",
 ]
 
-_ALGORITHMS = dict.fromkeys(("A2CParams", "PPO", "PPOParams"), "rl_training.algorithms.ppo")
+_MODULES = {
+    "discrete_sac": ("DiscreteSAC", "DiscreteSACParams"),
+    "dqn": ("DQN", "DQNParams", "QRDQNParams"),
+    "ppo": ("A2CParams", "PPO", "PPOParams"),
+    "sac": ("SAC", "SACParams"),
+    "td3": ("TD3", "TD3Params"),
+}
+_ALGORITHMS = {name: f"rl_training.algorithms.{module}" for module, names in _MODULES.items() for name in names}
 
 __getattr__, __dir__ = lazy_exports(__name__, STABLE | _ALGORITHMS)

@@ -117,6 +117,17 @@ class Masked(Diary):
         return obs, reward, terminated, truncated, {"action_mask": self._mask().astype(np.int8)}
 
 
+class SometimesMasked(Masked):
+    """Says nothing about what is legal at the beginning and at the end of an episode."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed, options=options)[0], {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, {} if terminated or truncated else info
+
+
 class MaskedByMethod(Diary):
     """Says by a method which actions are allowed."""
 
@@ -200,6 +211,7 @@ for environment in (
     UnsavableDiary,
     Cupboard,
     Masked,
+    SometimesMasked,
     MaskedByMethod,
     Trouble,
     WrongShape,

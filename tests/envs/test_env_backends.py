@@ -228,6 +228,44 @@ def test_action_mask_belongs_to_the_observation_to_act_on(backend: str) -> None:
     env.close()
 
 
+@pytest.mark.parametrize("backend", ["local_sync", "local_async"])
+def test_the_final_mask_belongs_to_the_true_successor(backend: str) -> None:
+    env = _make("env_samples:Sample/Masked-v0", backend)
+    env.reset([1, 2, 3])
+    ends = 0
+    for _ in range(30):
+        batch = env.step(np.zeros(NUM_ENVS, dtype=int))
+        assert isinstance(batch.final_obs, np.ndarray)
+        assert batch.final_mask is not None
+        np.testing.assert_array_equal(batch.final_mask, np.eye(3, dtype=bool)[batch.final_obs[:, 1].astype(int) % 3])
+        ended = batch.terminated | batch.truncated
+        ends += ended.sum()
+        assert (batch.final_mask is batch.action_mask) is not ended.any()
+    assert ends > 10
+    env.close()
+
+
+@pytest.mark.parametrize("backend", ["local_sync", "local_async"])
+def test_a_row_without_a_mask_allows_everything(backend: str) -> None:
+    """These environments give none at a reset and none at an end."""
+    env = _make("env_samples:Sample/SometimesMasked-v0", backend)
+    _, mask = env.reset([1, 2, 3])
+    assert mask is None
+    mixed = 0
+    for _ in range(40):
+        batch = env.step(np.zeros(NUM_ENVS, dtype=int))
+        ended = batch.terminated | batch.truncated
+        if ended.all():
+            assert batch.action_mask is batch.final_mask is None
+            continue
+        mixed += ended.any()
+        for masks in (batch.action_mask, batch.final_mask):
+            assert masks is not None
+            np.testing.assert_array_equal(masks.sum(axis=1), np.where(ended, 3, 1))
+    assert mixed > 5
+    env.close()
+
+
 def test_action_mask_may_come_from_a_method() -> None:
     env = _make("env_samples:Sample/MaskedByMethod-v0", "local_sync")
     _, mask = env.reset([1, 2, 3])

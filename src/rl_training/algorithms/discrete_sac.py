@@ -80,7 +80,7 @@ def discrete_critic_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return the critics' loss and the mean predicted value."""
     with torch.no_grad():
-        log_probs = actor(batch.next_observation)[0].log_softmax(dim=1)  # [B, actions]
+        log_probs = mask_logits(actor(batch.next_observation)[0], batch.next_mask).log_softmax(dim=1)  # [B, actions]
         values = target_critic(batch.next_observation).amin(dim=0)
         soft = (log_probs.exp() * (values - temperature * log_probs)).sum(dim=1)
         target = batch.reward + batch.discount * soft  # [B]
@@ -91,12 +91,16 @@ def discrete_critic_loss(
 
 
 def discrete_actor_loss(
-    critic: ActionValues, actor: ActionValues, observation: Observation, temperature: Tensor
+    critic: ActionValues,
+    actor: ActionValues,
+    observation: Observation,
+    temperature: Tensor,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the actor's loss and the policy's entropies [B]."""
     with torch.no_grad():
         values = critic(observation).amin(dim=0)
-    log_probs = actor(observation)[0].log_softmax(dim=1)
+    log_probs = mask_logits(actor(observation)[0], mask).log_softmax(dim=1)
     probs = log_probs.exp()
     entropy = -(probs * log_probs).sum(dim=1)
     return -((probs * values).sum(dim=1) + temperature * entropy).mean(), entropy
@@ -128,7 +132,11 @@ class DiscreteSAC:
         self.temperature = Temperature(
             params.temperature, initial=params.temperature_init, eps=params.optimizer_eps, device=device
         )
-        self.target_entropy = params.target_entropy_ratio * math.log(self.actions.count)
+
+    def target_entropy(self, mask: Tensor | None) -> float | Tensor:
+        """Return the entropy to keep: a share of the mean entropy of uniform policies over the legal actions."""
+        uniform = math.log(self.actions.count) if mask is None else mask.sum(dim=1).log().mean()
+        return self.params.target_entropy_ratio * uniform
 
     def _policy(self, observation: Observation, mask: Tensor | None) -> Categorical:
         return Categorical(mask_logits(self.actor(observation)[0], mask))
@@ -166,9 +174,9 @@ class DiscreteSAC:
         temperature = self.temperature.value
         value_loss, value = discrete_critic_loss(self.critic, self.target_critic, self.actor, batch, temperature)
         norm = self.critic_optimizer.step(value_loss, learning_rate=rate, max_grad_norm=limit)
-        policy_loss, entropy = discrete_actor_loss(self.critic, self.actor, batch.observation, temperature)
+        policy_loss, entropy = discrete_actor_loss(self.critic, self.actor, batch.observation, temperature, batch.mask)
         self.actor_optimizer.step(policy_loss, learning_rate=rate, max_grad_norm=limit)
-        self.temperature.update(entropy, self.target_entropy, learning_rate=rate)
+        self.temperature.update(entropy, self.target_entropy(batch.mask), learning_rate=rate)
         with torch.no_grad():
             self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
         metrics = {

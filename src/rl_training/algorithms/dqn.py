@@ -172,16 +172,22 @@ def take_action(outputs: Tensor, action: Tensor) -> Tensor:
     return outputs.gather(1, action.view(-1, 1, 1).expand(-1, 1, outputs.shape[-1])).squeeze(1)
 
 
+def legal_values(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Make the values [B, actions] or [B, actions, 1] of illegal actions smaller than any other."""
+    return values if mask is None else values.masked_fill(~mask.view_as(values), -torch.inf)
+
+
 def dqn_target(
     model: QNetwork, target_model: QNetwork, batch: ReplayBatch, support: Tensor, params: DQNParams
 ) -> Tensor:
     """Return what the taken actions' outputs should have been [B, outputs]; probabilities for a categorical one."""
     successor = target_model.forward(batch.next_observation, params.noisy)  # [B, actions, outputs]
     if params.distribution == "none" and not params.double:
-        target = successor.amax(dim=1)
+        target = legal_values(successor, batch.next_mask).amax(dim=1)
     else:
         judged = model.forward(batch.next_observation, params.noisy) if params.double else successor
-        target = take_action(successor, expected_values(judged, params.distribution, support).argmax(dim=1))
+        values = legal_values(expected_values(judged, params.distribution, support), batch.next_mask)
+        target = take_action(successor, values.argmax(dim=1))
     if params.distribution == "categorical":
         return project_categorical(target.softmax(dim=-1), batch.reward, batch.discount, support)
     return torch.addcmul(batch.reward.unsqueeze(1), batch.discount.unsqueeze(1), target)
@@ -297,7 +303,7 @@ class DQN:
 
     def _best(self, observation: Observation, mask: Tensor | None, *, noisy: bool) -> Tensor:
         values = expected_values(self.model.forward(observation, noisy), self.params.distribution, self.support)
-        return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(dim=1)
+        return legal_values(values, mask).argmax(dim=1)
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the actions counted from the space's start."""

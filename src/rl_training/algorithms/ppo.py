@@ -21,6 +21,7 @@ from rl_training.data.observations import Observation, index_observation
 from rl_training.data.rollout import Rollout
 from rl_training.experiment.schedules import ScheduleSpec
 from rl_training.models.actor_critic import ActorCritic
+from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.heads import StateDependentNoiseHead
 from rl_training.models.optimizers import FlatOptimizer
 
@@ -263,12 +264,11 @@ class PPO:
         ).to(device)
         self.optimizer = FlatOptimizer(self.model.parameters(), params.optimizer, eps=params.optimizer_eps)
         self._loss = torch.compile(ppo_loss, dynamic=False) if params.compile else ppo_loss
-        self._exploration: Tensor | None = None  # [num_envs, latent, action], gSDE's matrices
-        self._exploration_age = 0
+        self._exploration = ExplorationMatrices(params.sde_sample_freq, device)
 
     def start_rollout(self) -> None:
         """Forget the exploration matrices, so that the rollout draws its own."""
-        self._exploration = None
+        self._exploration.forget()
 
     @torch.inference_mode()
     def act(self, observation: Observation, mask: Tensor | None, generator: torch.Generator) -> Tensor:
@@ -278,11 +278,7 @@ class PPO:
         head = self.model.head
         assert isinstance(head, StateDependentNoiseHead)
         latent = self.model.policy_latent(observation)
-        if self._exploration is None or self._exploration_age == self.params.sde_sample_freq:
-            self._exploration = head.sample_exploration(latent.shape[0], generator)
-            self._exploration_age = 0
-        self._exploration_age += 1
-        return head.explore(latent, self._exploration)
+        return head.explore(latent, self._exploration.step(head.log_std, len(latent), generator))
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
@@ -371,17 +367,14 @@ class PPO:
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "exploration": self._exploration,
-            "exploration_age": self._exploration_age,
+            **self._exploration.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        exploration = state["exploration"]
-        self._exploration = None if exploration is None else exploration.to(self.device)
-        self._exploration_age = state["exploration_age"]
+        self._exploration.load_state_dict(state)
 
 
 def explained_variance(predicted: Tensor, target: Tensor) -> Tensor:

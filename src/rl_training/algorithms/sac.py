@@ -1,7 +1,8 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), with the quantile critics of TQC as an option.
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), with the critics of TQC and CrossQ as options.
 
 Truncated quantile critics (Kuznetsov et al. 2020, arXiv 2005.04269) pool the quantiles of all critics and drop the
-largest before they become a target.
+largest before they become a target. CrossQ (Bhatt et al. 2024, arXiv 1902.05605) normalises batches and needs no target
+networks: one pass of the critics values a batch and its successors together.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from torch import Tensor
 from rl_training.algorithms.distributional import quantile_huber_loss
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
-from rl_training.data.observations import Observation
+from rl_training.data.observations import Observation, map_observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic
+from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
 _PARTS = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
@@ -40,6 +42,10 @@ class SACParams(ReplayParams):
     """Where a learned temperature starts."""
     target_entropy: float | Literal["auto"] = "auto"
     """Entropy that a learned temperature keeps; auto is minus the number of action dimensions."""
+    target_network: bool = True
+    """Bootstrap from slowly moving copies of the critics; without them from the critics themselves."""
+    policy_delay: Annotated[int, Ge(1)] = 1
+    """Updates of the critics per update of actor and temperature."""
     num_critics: Annotated[int, Ge(1)] = 2
     """Critics, of which the smallest value counts."""
     num_quantiles: Annotated[int, Ge(1)] = 1
@@ -54,18 +60,33 @@ class SACParams(ReplayParams):
     """gSDE: initial log standard deviation."""
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
+    critic_hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
+    """Widths of the critics' hidden layers; null takes hidden_sizes."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
     """Non-linearity of the hidden layers."""
+    batch_norm: bool = False
+    """Batch-renormalise actor and critics (CrossQ); needs target_network false."""
+    renorm_warmup: Annotated[int, Ge(0)] = 100_000
+    """With batch_norm: updates with plain batch normalisation before running statistics count."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
     """Largest norm of each gradient; null switches clipping off."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
     """Adam's epsilon."""
+    optimizer_beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    """How much of Adam's mean gradient an update of actor and critics keeps."""
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         if self.dropped_quantiles >= self.num_quantiles:
             found.append("algo_kwargs.dropped_quantiles: must be less than num_quantiles; lower it")
+        if self.batch_norm and self.target_network:
+            found.append(
+                "algo_kwargs.batch_norm: needs successors in the same batch, which target networks do not see; "
+                "set target_network to false"
+            )
+        if self.batch_norm and self.batch_size < 2:
+            found.append("algo_kwargs.batch_size: batch_norm needs at least 2 transitions; raise it")
         return found
 
 
@@ -79,9 +100,27 @@ class TQCParams(SACParams):
     """Largest quantiles dropped from the target, per critic."""
 
 
+@dataclass(frozen=True)
+class CrossQParams(SACParams):
+    """Parameters of CrossQ."""
+
+    learning_rate: Annotated[float, Gt(0)] = 1e-3
+    """Step size of the optimizers."""
+    target_network: bool = False
+    """Bootstrap from slowly moving copies of the critics; without them from the critics themselves."""
+    policy_delay: Annotated[int, Ge(1)] = 3
+    """Updates of the critics per update of actor and temperature."""
+    critic_hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = (1024, 1024)
+    """Widths of the critics' hidden layers; null takes hidden_sizes."""
+    batch_norm: bool = True
+    """Batch-renormalise actor and critics (CrossQ); needs target_network false."""
+    optimizer_beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.5
+    """How much of Adam's mean gradient an update of actor and critics keeps."""
+
+
 def critic_loss(
     critic: StackedCritic,
-    target_critic: StackedCritic,
+    target_critic: StackedCritic | None,
     actor: SquashedActor,
     batch: ReplayBatch,
     temperature: Tensor,
@@ -91,21 +130,45 @@ def critic_loss(
     """Return the critics' loss and the mean predicted value; `noise` [B, size] draws the successors' actions."""
     with torch.no_grad():
         action, log_prob = actor.sample(batch.next_observation, noise)
-        successor = target_critic(batch.next_observation, action)  # [critics, B, quantiles]
-        if params.num_quantiles == 1:
-            value = successor.amin(dim=0)  # [B, 1]
-        else:
-            pooled = successor.transpose(0, 1).flatten(1).sort(dim=1).values  # [B, critics * quantiles]
-            value = pooled[:, : pooled.shape[1] - params.dropped_quantiles * params.num_critics]
-        soft = value - temperature * log_prob.unsqueeze(1)
-        target = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * soft  # [B, targets]
-    predicted = critic(batch.observation, batch.action)
+        successor = None if target_critic is None else target_critic(batch.next_observation, action)
+    if successor is None:
+        predicted, successor = joint_values(critic, batch, action)
+    else:
+        predicted = critic(batch.observation, batch.action)
+    target = soft_target(successor, log_prob, batch, temperature, params)
     if params.num_quantiles == 1:
         loss = 0.5 * (predicted - target).square().mean(dim=(1, 2)).sum()
     else:
         rows = predicted.flatten(0, 1)  # [critics * B, quantiles]
         loss = quantile_huber_loss(rows, target.repeat(params.num_critics, 1)).mean() / params.num_quantiles
     return loss, predicted.detach().mean()
+
+
+def joint_values(critic: StackedCritic, batch: ReplayBatch, next_action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the values [critics, B, quantiles] of transitions and, without gradient, of their successors.
+
+    They come from one training pass: whatever is normalised sees the statistics of both halves together.
+    """
+    observation = map_observation(lambda *halves: torch.cat(halves), batch.observation, batch.next_observation)
+    critic.train()
+    values = critic(observation, torch.cat((batch.action, next_action)))
+    critic.eval()
+    predicted, successor = values.chunk(2, dim=1)
+    return predicted, successor.detach()
+
+
+@torch.no_grad()
+def soft_target(
+    successor: Tensor, log_prob: Tensor, batch: ReplayBatch, temperature: Tensor, params: SACParams
+) -> Tensor:
+    """Return what the critics should have said [B, targets], given the successors' values [critics, B, quantiles]."""
+    if params.num_quantiles == 1:
+        value = successor.amin(dim=0)  # [B, 1]
+    else:
+        pooled = successor.transpose(0, 1).flatten(1).sort(dim=1).values  # [B, critics * quantiles]
+        value = pooled[:, : pooled.shape[1] - params.dropped_quantiles * params.num_critics]
+    soft = value - temperature * log_prob.unsqueeze(1)
+    return batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * soft
 
 
 def actor_loss(
@@ -119,7 +182,7 @@ def actor_loss(
 
 
 class SAC:
-    """Actor, critics, target critics and temperature."""
+    """Actor, critics, target critics where there are any, and temperature."""
 
     def __init__(
         self,
@@ -134,26 +197,43 @@ class SAC:
         self.device = device
         self.scale = ActionScale(action_space)
         networks: dict[str, Any] = {
-            "hidden_sizes": params.hidden_sizes,
             "activation": params.activation,
             "generator": generator,
+            "renorm_warmup": params.renorm_warmup if params.batch_norm else None,
         }
+        # In evaluation mode, but for the passes of an update whose statistics are to be learned.
         self.actor = SquashedActor(
-            observation_space, self.scale.size, use_sde=params.use_sde, log_std_init=params.log_std_init, **networks
+            observation_space,
+            self.scale.size,
+            hidden_sizes=params.hidden_sizes,
+            use_sde=params.use_sde,
+            log_std_init=params.log_std_init,
+            **networks,
         ).to(device)
         self.critic = StackedCritic(
-            observation_space, self.scale.size, count=params.num_critics, outputs=params.num_quantiles, **networks
+            observation_space,
+            self.scale.size,
+            count=params.num_critics,
+            outputs=params.num_quantiles,
+            hidden_sizes=params.hidden_sizes if params.critic_hidden_sizes is None else params.critic_hidden_sizes,
+            **networks,
         ).to(device)
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.target_values = flatten_parameters(self.target_critic.parameters())
-        self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", eps=params.optimizer_eps)
-        self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", eps=params.optimizer_eps)
+        self.actor.eval()
+        self.critic.eval()
+        self.target_critic: StackedCritic | None = None
+        if params.target_network:
+            self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+            self.target_values = flatten_parameters(self.target_critic.parameters())
+        adam: dict[str, float] = {"eps": params.optimizer_eps, "beta1": params.optimizer_beta1}
+        self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", **adam)
+        self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", **adam)
         self.temperature = Temperature(
             params.temperature, initial=params.temperature_init, eps=params.optimizer_eps, device=device
         )
         self.target_entropy = -float(self.scale.size) if params.target_entropy == "auto" else params.target_entropy
-        self._exploration: Tensor | None = None  # [num_envs, latent, size], gSDE's matrices
-        self._exploration_age = 0
+        self._exploration = ExplorationMatrices(params.sde_sample_freq, device)
+        self._updates = 0
+        self._parts = tuple(name for name in _PARTS if getattr(self, name) is not None)
 
     @torch.inference_mode()
     def act(
@@ -164,14 +244,10 @@ class SAC:
         generator: torch.Generator,
     ) -> Tensor:
         """Return exploring actions [num_envs, size] within [-1, 1]."""
-        if not self.params.use_sde:
+        if self.actor.log_std is None:
             return self._sample(observation, generator)
         latent = self.actor.latent(observation)
-        if self._exploration is None or self._exploration_age >= self.params.sde_sample_freq:
-            self._exploration = self.actor.sample_exploration(len(latent), generator)
-            self._exploration_age = 0
-        self._exploration_age += 1
-        return self.actor.explore(latent, self._exploration)
+        return self.actor.explore(latent, self._exploration.step(self.actor.log_std, len(latent), generator))
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random actions [count, size] within [-1, 1]."""
@@ -194,7 +270,7 @@ class SAC:
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Make one gradient step of critics, actor and temperature, and move the target critics."""
+        """Make one gradient step of critics and, when it is due, actor and temperature; move the target critics."""
         rate, limit = controls["learning_rate"], self.params.max_grad_norm
         noise = torch.empty((2, *batch.action.shape), device=self.device).normal_(generator=generator)
         temperature = self.temperature.value
@@ -202,35 +278,46 @@ class SAC:
             self.critic, self.target_critic, self.actor, batch, temperature, noise[0], self.params
         )
         norm = self.critic_optimizer.step(value_loss, learning_rate=rate, max_grad_norm=limit)
-
-        self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
-        policy_loss, log_prob = actor_loss(self.critic, self.actor, batch.observation, temperature, noise[1])
-        self.actor_optimizer.step(policy_loss, learning_rate=rate, max_grad_norm=limit)
-        self.critic.requires_grad_(True)
-
-        entropy = -log_prob.detach().mean()
-        self.temperature.update(entropy, self.target_entropy, learning_rate=rate)
-        with torch.no_grad():
-            self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
         metrics = {
             "loss_critic": value_loss.detach(),
-            "loss_actor": policy_loss.detach(),
             "q_mean": value,
-            "entropy": entropy,
             "temperature": temperature.squeeze(),
             "gradient_norm": norm,
         }
+        self._updates += 1
+        if self._updates % self.params.policy_delay == 0:
+            metrics |= self._update_actor(batch.observation, temperature, noise[1], rate, limit)
+        if self.target_critic is not None:
+            with torch.no_grad():
+                self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
         return metrics, None
+
+    def _update_actor(
+        self, observation: Observation, temperature: Tensor, noise: Tensor, rate: float, limit: float | None
+    ) -> dict[str, Tensor]:
+        self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
+        if self.params.batch_norm:
+            self.actor.train()
+        loss, log_prob = actor_loss(self.critic, self.actor, observation, temperature, noise)
+        if self.params.batch_norm:
+            self.actor.eval()
+        self.actor_optimizer.step(loss, learning_rate=rate, max_grad_norm=limit)
+        self.critic.requires_grad_(True)
+        entropy = -log_prob.detach().mean()
+        self.temperature.update(entropy, self.target_entropy, learning_rate=rate)
+        return {"loss_actor": loss.detach(), "entropy": entropy}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that acting and learning depend on."""
-        parts = {name: getattr(self, name).state_dict() for name in _PARTS}
-        return {**parts, "exploration": self._exploration, "exploration_age": self._exploration_age}
+        return {
+            **{name: getattr(self, name).state_dict() for name in self._parts},
+            **self._exploration.state_dict(),
+            "updates": self._updates,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
-        for name in _PARTS:
+        for name in self._parts:
             getattr(self, name).load_state_dict(state[name])
-        exploration = state["exploration"]
-        self._exploration = None if exploration is None else exploration.to(self.device)
-        self._exploration_age = state["exploration_age"]
+        self._exploration.load_state_dict(state)
+        self._updates = state["updates"]

@@ -27,7 +27,7 @@ class Temperature:
         """The temperature [1], without gradient."""
         return self.log.detach().exp()
 
-    def update(self, entropy: Tensor, target_entropy: float, *, learning_rate: float) -> None:
+    def update(self, entropy: Tensor, target_entropy: float | Tensor, *, learning_rate: float) -> None:
         """Rise where the policy's mean entropy is below its target, fall where it is above."""
         if self.learned:
             surplus = entropy.detach().mean() - target_entropy

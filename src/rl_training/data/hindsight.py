@@ -55,9 +55,9 @@ class HindsightReplay(Replay):
         self._last = np.full(self.capacity, -1)  # and of its last one, once it has ended
         self._running = np.arange(num_envs)  # first serial numbers of the episodes in progress
 
-    def begin(self, observation: NumpyObservation) -> None:
+    def begin(self, observation: NumpyObservation, mask: np.ndarray | None = None) -> None:
         """Every environment starts an episode; those in progress end here."""
-        super().begin(observation)
+        super().begin(observation, mask)
         if self.count:
             self._breaks.append(self.count)
             self._close(np.arange(self.num_envs))
@@ -70,9 +70,11 @@ class HindsightReplay(Replay):
         truncated: np.ndarray,
         final_observation: NumpyObservation,
         observation: NumpyObservation,
+        final_mask: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
     ) -> None:
         """Take one step of every environment, and close the episodes that ended with it."""
-        super().add(action, reward, terminated, truncated, final_observation, observation)
+        super().add(action, reward, terminated, truncated, final_observation, observation, final_mask, mask)
         rows = np.arange(self.count - self.num_envs, self.count) % self.capacity
         ended = terminated | truncated
         self.columns["ended"][rows] = ended

@@ -13,12 +13,14 @@ from gymnasium import Space
 from torch import Tensor
 
 from rl_training.data.accumulator import NStepAccumulator, StackTracker, Transitions
+from rl_training.data.mask_store import MaskStore
 from rl_training.data.observation_store import ObservationStore, allocate_column, ring_places
 from rl_training.data.observations import NumpyObservation, Observation, array_to_tensor, map_observation
 from rl_training.data.samplers import Sampler
 
 SAVED_PARTS = 32  # a full replay is saved in this many parts, so that saving copies little of it at a time
 SMALLEST_PART = 1 << 20  # bytes; what is smaller is not worth a file of its own
+_OBSERVATION, _MASK = "observation/", "mask/"  # prefixes of saved columns
 OBSERVATION_SLACK = 8  # one more observation per this many transitions: an ended episode leaves one of its own
 
 
@@ -31,6 +33,8 @@ class ReplayBatch(NamedTuple):
     discount: Tensor  # [B] factor of the successor's value
     next_observation: Observation  # [B, ...]
     weight: Tensor | None  # [B] importance weights
+    mask: Tensor | None = None  # [B, actions] what is legal in the observation; None where nothing is ever illegal
+    next_mask: Tensor | None = None  # [B, actions] what is legal in the successor
 
 
 class Replay:
@@ -59,6 +63,7 @@ class Replay:
         self._spread = 2 * (n_step + stack + 1) * num_envs
         room = capacity + capacity // OBSERVATION_SLACK + 2 * self._spread
         self.observations = ObservationStore(observation_space, room, stack=stack, directory=directory)
+        self.masks = MaskStore(room, directory=directory)
         self.accumulator = NStepAccumulator(num_envs, n_step, gamma)
         self.stacks = StackTracker(num_envs, stack)
         serial_shape = (capacity, stack) if stack > 1 else (capacity,)
@@ -77,12 +82,12 @@ class Replay:
         """How many transitions can be drawn."""
         return self.count - self.oldest
 
-    def begin(self, observation: NumpyObservation) -> None:
-        """Every environment starts an episode with these observations [num_envs, ...]."""
+    def begin(self, observation: NumpyObservation, mask: np.ndarray | None = None) -> None:
+        """Every environment starts an episode with these observations [num_envs, ...] and action masks."""
         flushed = self.accumulator.flush(self.stacks.serials)
         if flushed is not None:
             self._store(flushed)
-        self.stacks.restart(np.arange(self.num_envs), self.observations.put(observation))
+        self.stacks.restart(np.arange(self.num_envs), self._put(observation, mask))
 
     def add(
         self,
@@ -92,16 +97,23 @@ class Replay:
         truncated: np.ndarray,
         final_observation: NumpyObservation,
         observation: NumpyObservation,
+        final_mask: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
     ) -> None:
         """Take one step of every environment: its true successor, and what to act on next after any reset."""
         current = self.stacks.serials
-        successor = self.stacks.successor(self.observations.put(final_observation))
+        successor = self.stacks.successor(self._put(final_observation, final_mask))
         self._store(self.accumulator.add(current, action, reward, terminated, truncated, successor))
         self.stacks.serials = successor.copy()
         if final_observation is not observation:  # some episode ended
             ended = np.flatnonzero(terminated | truncated)
-            first = self.observations.put(map_observation(lambda array: array[ended], observation))
-            self.stacks.restart(ended, first)
+            first = map_observation(lambda array: array[ended], observation)
+            self.stacks.restart(ended, self._put(first, None if mask is None else mask[ended]))
+
+    def _put(self, observation: NumpyObservation, mask: np.ndarray | None) -> np.ndarray:
+        serials = self.observations.put(observation)
+        self.masks.put(serials, mask)
+        return serials
 
     def _store(self, new: Transitions) -> None:
         added = len(new.reward)
@@ -150,7 +162,16 @@ class Replay:
             "action": columns["action"].take(rows, axis=0),
             "reward": columns["reward"].take(rows),
             "discount": columns["discount"].take(rows),
+            "mask": self._masks_of(columns["observation"], rows),
+            "next_mask": self._masks_of(columns["successor"], rows),
         }
+
+    def _masks_of(self, serials: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+        """Return the masks of the observations in rows; of stacked frames the newest has it."""
+        if not self.masks.width:
+            return None
+        newest = serials if serials.ndim == 1 else serials[:, -1]
+        return self.masks.get(newest.take(rows))
 
     def marks(self) -> tuple[int, int]:
         """Return the serial numbers up to which transitions and observations are filled."""
@@ -162,8 +183,9 @@ class Replay:
         first_observation = max(marks[1], self.observations.oldest)
         new, new_observations = self.count - first, self.observations.count - first_observation
         width = sum(column.nbytes for column in self.columns.values()) // self.capacity
+        observation_width = self.observations.width + self.masks.width
         total, added = (
-            width * transitions + self.observations.width * observations
+            width * transitions + observation_width * observations
             for transitions, observations in ((self.capacity, self.observations.capacity), (new, new_observations))
         )
         limit = max(total // SAVED_PARTS, SMALLEST_PART)
@@ -184,7 +206,9 @@ class Replay:
         rows = np.arange(*ranges["transitions"]) % self.capacity
         arrays = {f"transition/{name}": column[rows] for name, column in self.columns.items()}
         observations = self.observations.rows(*ranges["observations"])
-        return arrays | {f"observation/{name}": column for name, column in observations.items()}
+        masks = self.masks.rows(*ranges["observations"])
+        arrays |= {f"{_OBSERVATION}{name}": column for name, column in observations.items()}
+        return arrays | {f"{_MASK}{name}": column for name, column in masks.items()}
 
     def needs(self, ranges: Mapping[str, list[int]]) -> bool:
         """Whether rows of these ranges may still be drawn."""
@@ -196,9 +220,9 @@ class Replay:
         rows = np.arange(*ranges["transitions"]) % self.capacity
         for name, column in self.columns.items():
             column[rows] = arrays[f"transition/{name}"]
-        prefix = "observation/"
-        observations = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-        self.observations.restore_rows(ranges["observations"][0], observations)
+        first = ranges["observations"][0]
+        self.observations.restore_rows(first, _below(_OBSERVATION, arrays))
+        self.masks.restore_rows(first, _below(_MASK, arrays))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is not in the rows; those are saved apart, as they grow (`ranges_since`)."""
@@ -218,6 +242,11 @@ class Replay:
         self.stacks.serials = state["stacks"]
         self.accumulator.load_state_dict(state["accumulator"])
         self.sampler.load_state_dict(state["sampler"])
+
+
+def _below(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the saved columns of one part of a replay."""
+    return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
 
 
 def _batches(column: NumpyObservation | None, count: int, device: torch.device) -> Sequence[Any]:

@@ -21,7 +21,7 @@ class ReplaySize:
     """What a replay of any capacity takes, by the widths of its rows."""
 
     transition: int  # bytes of one row
-    observation: int  # bytes of one row
+    observation: int  # bytes of one row, its action mask included
     spare_observations: int  # rows besides the slack
     prioritized: bool
     hindsight: bool
@@ -37,8 +37,12 @@ class ReplaySize:
         stack: int,
         prioritized: bool,
         hindsight: bool,
+        mask_width: int = 0,
     ) -> ReplaySize:
-        """Measure a replay of a single transition; `action` is an example of one step, [num_envs, ...]."""
+        """Measure a replay of a single transition; `action` is an example of one step, [num_envs, ...].
+
+        `mask_width` is the number of actions where masks come with the observations, 0 where none do.
+        """
         replay = Replay(
             observation_space,
             action,
@@ -51,7 +55,7 @@ class ReplaySize:
         )
         return cls(
             transition=sum(column.nbytes for column in replay.columns.values()) + _ENDED * hindsight,
-            observation=replay.observations.width,
+            observation=replay.observations.width + mask_width,
             spare_observations=replay.observations.capacity - 1,
             prioritized=prioritized,
             hindsight=hindsight,

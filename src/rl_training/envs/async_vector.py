@@ -21,7 +21,7 @@ from rl_training.envs.async_worker import run_worker
 from rl_training.envs.shared_rows import SharedRows, obs_views
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs
-from rl_training.envs.vector import slot_states
+from rl_training.envs.vector import slot_states, with_final_masks
 from rl_training.errors import ConfigError, EnvironmentFailure
 
 # A worker imports its packages and makes its environments before it first answers.
@@ -87,27 +87,28 @@ class AsyncVectorEnv:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
         self._seeds = [int(seed) for seed in seeds]
         masked = self._command("reset", [self._seeds[worker.start : worker.stop] for worker in self._workers])
-        return copy_obs(self._rows.obs), self._masks(any(masked))
+        return copy_obs(self._rows.obs), self._masks(masked)
 
     def step(self, actions: np.ndarray) -> StepBatch:
         self._actions[...] = actions
-        ended: list[int] = []
+        ended: list[tuple[int, np.ndarray | None]] = []
         episodes: list[Episode] = []
-        masked = False
+        masked: list[bool] = []
         for worker_ended, worker_masked, worker_episodes in self._command("step"):
             ended += worker_ended
             episodes += worker_episodes
-            masked |= worker_masked
+            masked.append(worker_masked)
         # Copies: the workers write these rows again in the next step.
-        obs = copy_obs(self._rows.obs)
+        obs, masks = copy_obs(self._rows.obs), self._masks(masked)
         return StepBatch(
             obs,
             self._rows.reward.copy(),
             self._rows.terminated.copy(),
             self._rows.truncated.copy(),
-            self._with_finals(obs, ended),
-            self._masks(masked),
+            self._with_finals(obs, [row for row, _ in ended]),
+            masks,
             episodes,
+            with_final_masks(masks, ended, self.num_envs),
         )
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -199,9 +200,15 @@ class AsyncVectorEnv:
         index = int(self._entered[number])
         return f"environment {index} (seed {self._seeds[index]})"
 
-    def _masks(self, masked: bool) -> np.ndarray | None:
-        masks = self._rows.action_mask
-        return masks.copy() if masked and masks is not None else None
+    def _masks(self, masked: Sequence[bool]) -> np.ndarray | None:
+        """Return a copy of the masks, given which workers wrote theirs."""
+        if self._rows.action_mask is None or not any(masked):
+            return None
+        masks = self._rows.action_mask.copy()
+        for worker, written in zip(self._workers, masked, strict=True):
+            if not written:  # its rows are those of an earlier step
+                masks[worker.start : worker.stop] = True
+        return masks
 
     def _with_finals(self, obs: Obs, ended: list[int]) -> Obs:
         if not ended:

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from rl_training.envs.shared_rows import SharedRows, obs_views
 from rl_training.envs.slot import EnvSlot
@@ -80,12 +81,12 @@ class _SlotGroup:
     def reset(self, seeds: Sequence[int]) -> bool:
         return reset_slots(self._slots, seeds, self._rows, self._enter)
 
-    def step(self, _: None) -> tuple[list[int], bool, list[Any]]:
+    def step(self, _: None) -> tuple[list[tuple[int, np.ndarray | None]], bool, list[Any]]:
         actions = private_actions(self._actions, self._slots[0].action_space)
         finals, masked, episodes = step_slots(self._slots, actions, self._rows, self._enter)
-        for row, final in finals:
+        for row, final, _mask in finals:
             write_row(self._final_obs, row, final)
-        return [self._start + row for row, _ in finals], masked, episodes
+        return [(self._start + row, mask) for row, _, mask in finals], masked, episodes
 
     def snapshot(self, _: None) -> list[dict[str, Any] | None]:
         return [slot.snapshot() for slot in self._slots]

@@ -36,6 +36,8 @@ class StepBatch(NamedTuple):
     """[num_envs, n] bool: which actions are allowed in `obs`; None where the environment does not say."""
     episodes: list[Episode]
     """Real episodes that ended at this step, whatever clipping or episodic life make of them."""
+    final_mask: np.ndarray | None = None
+    """[num_envs, n] bool: which actions are allowed in `final_obs`; everything where a row ended without saying."""
 
 
 def empty_obs(space: gym.Space[Any], rows: int) -> Obs:

@@ -81,8 +81,8 @@ class Rows:
 class GroupStep(NamedTuple):
     """What a group's step gives beyond its rows."""
 
-    finals: list[tuple[int, Any]]
-    """(row, true last observation) of the rows that ended."""
+    finals: list[tuple[int, Any, np.ndarray | None]]
+    """(row, true last observation, its action mask if the environment gave one) of the rows that ended."""
     masked: bool
     episodes: list[Episode]
 
@@ -109,7 +109,7 @@ def step_slots(
     entering: Callable[[int], None] | None = None,
 ) -> GroupStep:
     """Step every slot and reset those that ended; `entering(row)` is told which slot is about to run."""
-    finals: list[tuple[int, Any]] = []
+    finals: list[tuple[int, Any, np.ndarray | None]] = []
     episodes: list[Episode] = []
     masks: list[tuple[int, np.ndarray]] = []
     # Plain lists are filled faster than array elements.
@@ -125,8 +125,8 @@ def step_slots(
         if ended_episodes:
             episodes.extend(ended_episodes)
         if terminated or truncated:
-            # Copied before the reset: an environment may reuse its buffer.
-            finals.append((row, copy_obs(obs)))
+            # Copied before the reset: an environment may reuse its buffers.
+            finals.append((row, copy_obs(obs), None if mask is None else mask.copy()))
             obs, mask = slot.reset()
         if mask is not None:
             masks.append((row, mask))
@@ -140,14 +140,30 @@ def step_slots(
     return GroupStep(finals, rows.write_masks(masks), episodes)
 
 
-def with_finals(obs: Obs, finals: Sequence[tuple[int, Any]]) -> Obs:
+def with_finals(obs: Obs, finals: Sequence[tuple[int, Any, np.ndarray | None]]) -> Obs:
     """Return `obs` itself, or a copy with the true last observation in the rows that ended."""
     if not finals:
         return obs
     final_obs: Obs = copy_obs(obs)
-    for row, final in finals:
+    for row, final, _ in finals:
         write_row(final_obs, row, final)
     return final_obs
+
+
+def with_final_masks(
+    masks: np.ndarray | None, ended: Sequence[tuple[int, np.ndarray | None]], num_envs: int
+) -> np.ndarray | None:
+    """Return `masks` itself, or a copy with those of the true last observations in the (row, mask) that ended.
+
+    What a reset allows says nothing about the episode before it, so a row that ended without a mask allows everything.
+    """
+    known = [mask for _, mask in ended if mask is not None]
+    if not ended or (masks is None and not known):
+        return masks
+    final_masks = np.ones((num_envs, len(known[0])), np.bool_) if masks is None else masks.copy()
+    for row, mask in ended:
+        final_masks[row] = True if mask is None else mask
+    return final_masks
 
 
 def private_actions(actions: np.ndarray, action_space: gym.Space[Any]) -> Sequence[Any]:
@@ -174,14 +190,16 @@ class SyncVectorEnv:
     def step(self, actions: np.ndarray) -> StepBatch:
         rows = self._rows()
         finals, masked, episodes = step_slots(self._slots, private_actions(actions, self.action_space), rows)
+        masks = rows.action_mask if masked else None
         return StepBatch(
             rows.obs,
             rows.reward,
             rows.terminated,
             rows.truncated,
             with_finals(rows.obs, finals),
-            rows.action_mask if masked else None,
+            masks,
             episodes,
+            with_final_masks(masks, [(row, mask) for row, _, mask in finals], self.num_envs),
         )
 
     def state_dict(self) -> dict[str, Any] | None:

@@ -53,8 +53,12 @@ class AlgorithmSpec:
         return _load(self.algorithm)
 
 
+# An algorithm becomes stable when its learning bars are met over several seeds and stored in benchmarks/results.
+_STABLE = ("a2c", "discrete_sac", "dqn", "ppo", "qr_dqn", "sac", "td3")
+
+
 def _family(
-    algorithm: str, trainer: str, actions: tuple[str, ...], tier: Tier, members: dict[str, tuple[str, str]]
+    algorithm: str, trainer: str, actions: tuple[str, ...], members: dict[str, tuple[str, str]]
 ) -> list[AlgorithmSpec]:
     """Return the algorithms of one class, which are sets of its parameters: name -> (dataclass, summary)."""
     module, _, _ = algorithm.partition(":")
@@ -66,7 +70,7 @@ def _family(
             algorithm=f"rl_training.algorithms.{algorithm}",
             observation_spaces=("vector", "image", "dict"),
             action_spaces=actions,
-            tier=tier,
+            tier="stable" if name in _STABLE else "experimental",
             summary=summary,
         )
         for name, (params, summary) in members.items()
@@ -87,6 +91,7 @@ _Q_LEARNING = {
 _SOFT = {
     "sac": ("SACParams", "Soft actor-critic: maximum entropy with a learned temperature."),
     "tqc": ("TQCParams", "Soft actor-critic with truncated quantile critics."),
+    "crossq": ("CrossQParams", "Soft actor-critic with batch normalisation and without target networks."),
 }
 _SOFT_DISCRETE = {"discrete_sac": ("DiscreteSACParams", "Soft actor-critic for discrete actions.")}
 _DETERMINISTIC = {
@@ -94,15 +99,14 @@ _DETERMINISTIC = {
     "ddpg": ("DDPGParams", "Deep deterministic policy gradient: TD3 with one critic, no delay, no smoothing."),
 }
 
-# An algorithm becomes stable when its learning bars are met over several seeds and stored in benchmarks/results.
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
     for spec in (
-        *_family("ppo:PPO", "ppo", ("Discrete", "MultiDiscrete", "MultiBinary", "Box"), "stable", _POLICY_GRADIENT),
-        *_family("dqn:DQN", "dqn", ("Discrete",), "experimental", _Q_LEARNING),
-        *_family("sac:SAC", "sac", ("Box",), "experimental", _SOFT),
-        *_family("discrete_sac:DiscreteSAC", "sac", ("Discrete",), "experimental", _SOFT_DISCRETE),
-        *_family("td3:TD3", "td3", ("Box",), "experimental", _DETERMINISTIC),
+        *_family("ppo:PPO", "ppo", ("Discrete", "MultiDiscrete", "MultiBinary", "Box"), _POLICY_GRADIENT),
+        *_family("dqn:DQN", "dqn", ("Discrete",), _Q_LEARNING),
+        *_family("sac:SAC", "sac", ("Box",), _SOFT),
+        *_family("discrete_sac:DiscreteSAC", "sac", ("Discrete",), _SOFT_DISCRETE),
+        *_family("td3:TD3", "td3", ("Box",), _DETERMINISTIC),
     )
 }
 

@@ -13,8 +13,10 @@ from torch.nn import functional
 
 from rl_training.data.observations import Observation
 from rl_training.errors import ConfigError
+from rl_training.models.batch_renorm import RenormalizedMLP
 from rl_training.models.distributions import LOG_SQRT_2PI
 from rl_training.models.encoders import make_encoder
+from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.heads import LOG_STD_RANGE
 from rl_training.models.layers import StackedMLP, linear
 
@@ -60,11 +62,13 @@ class SquashedActor(nn.Module):
         use_sde: bool,
         log_std_init: float,
         generator: torch.Generator,
+        renorm_warmup: int | None = None,
     ) -> None:
+        """With `renorm_warmup`, training passes to warm up, the layers are batch-renormalised."""
         super().__init__()
         self.size = size
         self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
-        self.hidden = StackedMLP(1, self.encoder.width, hidden_sizes, activation, orthogonal=False, generator=generator)
+        self.hidden = _networks(1, self.encoder.width, hidden_sizes, activation, renorm_warmup, generator=generator)
         width = self.hidden.outputs
         self.mean = linear(width, size, orthogonal=False, generator=generator)
         self.log_std_head = None if use_sde else linear(width, size, orthogonal=False, generator=generator)
@@ -78,8 +82,7 @@ class SquashedActor(nn.Module):
         """Return mean and log standard deviation [B, size] before squashing."""
         latent = self.latent(observation)
         if self.log_std is not None:
-            variance = latent.detach().square() @ self.log_std.exp().square()
-            return self._mean(latent), 0.5 * torch.log(variance + 1e-6)
+            return self._mean(latent), marginal_log_std(latent, self.log_std)
         assert self.log_std_head is not None
         return self.mean(latent), self.log_std_head(latent).clamp(*LOG_STD_RANGE)
 
@@ -97,15 +100,9 @@ class SquashedActor(nn.Module):
         latent = self.latent(observation)
         return torch.tanh(self.mean(latent) if self.log_std is None else self._mean(latent))
 
-    def sample_exploration(self, num_envs: int, generator: torch.Generator) -> Tensor:
-        """Draw gSDE's matrices, one per environment, [num_envs, width, size]."""
-        assert self.log_std is not None
-        noise = torch.empty((num_envs, *self.log_std.shape), device=self.log_std.device).normal_(generator=generator)
-        return noise * self.log_std.exp()
-
-    def explore(self, latent: Tensor, exploration: Tensor) -> Tensor:
-        """Return actions [num_envs, size] with the noise of the given matrices."""
-        return torch.tanh(self._mean(latent) + torch.bmm(latent.unsqueeze(1), exploration).squeeze(1))
+    def explore(self, latent: Tensor, matrices: Tensor) -> Tensor:
+        """Return actions [num_envs, size] with the noise of the given gSDE matrices."""
+        return torch.tanh(self._mean(latent) + matrix_noise(latent, matrices))
 
 
 def squashed_log_prob(raw: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
@@ -116,6 +113,22 @@ def squashed_log_prob(raw: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
     normal = -(0.5 * noise.square() + log_std + LOG_SQRT_2PI)
     squash = 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
     return (normal - squash).sum(dim=-1)
+
+
+def _networks(
+    count: int,
+    inputs: int,
+    hidden_sizes: tuple[int, ...],
+    activation: str,
+    renorm_warmup: int | None = None,
+    *,
+    generator: torch.Generator,
+    outputs: int | None = None,
+) -> StackedMLP:
+    shape = (count, inputs, hidden_sizes, activation)
+    if renorm_warmup is None:
+        return StackedMLP(*shape, orthogonal=False, generator=generator, outputs=outputs)
+    return RenormalizedMLP(*shape, warmup=renorm_warmup, orthogonal=False, generator=generator, outputs=outputs)
 
 
 class DeterministicActor(nn.Module):
@@ -132,15 +145,7 @@ class DeterministicActor(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
-        self.network = StackedMLP(
-            1,
-            self.encoder.width,
-            hidden_sizes,
-            activation,
-            orthogonal=False,
-            generator=generator,
-            outputs=size,
-        )
+        self.network = _networks(1, self.encoder.width, hidden_sizes, activation, generator=generator, outputs=size)
 
     def forward(self, observation: Observation) -> Tensor:
         """Return actions [B, size]."""
@@ -160,18 +165,15 @@ class StackedCritic(nn.Module):
         hidden_sizes: tuple[int, ...],
         activation: str,
         generator: torch.Generator,
+        renorm_warmup: int | None = None,
     ) -> None:
+        """With `renorm_warmup`, training passes to warm up, the layers are batch-renormalised."""
         super().__init__()
         self.outputs = outputs
         self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
-        self.networks = StackedMLP(
-            count,
-            self.encoder.width + size,
-            hidden_sizes,
-            activation,
-            orthogonal=False,
-            generator=generator,
-            outputs=outputs,
+        inputs = self.encoder.width + size
+        self.networks = _networks(
+            count, inputs, hidden_sizes, activation, renorm_warmup, generator=generator, outputs=outputs
         )
 
     def forward(self, observation: Observation, action: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from rl_training.models.distributions import (
     MultiCategorical,
     mask_logits,
 )
+from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.layers import linear
 
 POLICY_GAIN = 0.01  # a near-uniform first policy explores best (Andrychowicz et al. 2021, arXiv 2006.05990)
@@ -159,10 +160,9 @@ class StateDependentGaussianHead(BoxHead):
 
 
 class StateDependentNoiseHead(BoxHead):
-    """Box actions with generalised state-dependent exploration (Raffin et al. 2020, arXiv 2005.05719).
+    """Box actions with generalised state-dependent exploration.
 
-    The noise is a linear function of the latent that stays fixed for several steps, so that exploration is
-    smooth; each action's marginal is a normal distribution whose variance is latent^2 @ std^2.
+    Each action's marginal is a normal distribution whose variance is latent^2 @ std^2.
     """
 
     def __init__(
@@ -178,19 +178,12 @@ class StateDependentNoiseHead(BoxHead):
         self.log_std = nn.Parameter(torch.full((latent, self.size), log_std_init))
 
     def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
-        """Return the marginal normal variables; the features are not shaped by the noise, as in the paper."""
-        variance = latent.detach().square() @ self.log_std.exp().square()
-        return DiagonalGaussian(self.linear(latent), 0.5 * torch.log(variance + 1e-6))
+        """Return the marginal normal variables."""
+        return DiagonalGaussian(self.linear(latent), marginal_log_std(latent, self.log_std))
 
-    def sample_exploration(self, num_envs: int, generator: torch.Generator) -> Tensor:
-        """Draw one exploration matrix per environment, [num_envs, latent, size]."""
-        noise = torch.empty((num_envs, *self.log_std.shape), device=self.log_std.device).normal_(generator=generator)
-        return noise * self.log_std.exp()
-
-    def explore(self, latent: Tensor, exploration: Tensor) -> Tensor:
+    def explore(self, latent: Tensor, matrices: Tensor) -> Tensor:
         """Return actions [num_envs, size] with the noise of the given matrices."""
-        noise = torch.bmm(latent.unsqueeze(1), exploration).squeeze(1)
-        action: Tensor = self.linear(latent) + noise
+        action: Tensor = self.linear(latent) + matrix_noise(latent, matrices)
         return action
 
 

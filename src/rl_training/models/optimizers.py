@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.rmsprop import rmsprop
 
-ADAM_BETAS = (0.9, 0.999)
+ADAM_BETA1, ADAM_BETA2 = 0.9, 0.999
 RMSPROP_DECAY = 0.99
 
 
@@ -30,10 +30,11 @@ class FlatOptimizer:
     are called because its optimizer classes spend more time on bookkeeping than on a small network's arithmetic.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], rule: str, *, eps: float) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], rule: str, *, eps: float, beta1: float = ADAM_BETA1) -> None:
         """Take over the parameters, which must be of one dtype and on their final device."""
         self.rule = rule
         self.eps = eps
+        self.beta1 = beta1  # of Adam
         owners = list(parameters)
         self.values = flatten_parameters(owners)
         self.gradient = torch.zeros_like(self.values)
@@ -72,8 +73,8 @@ class FlatOptimizer:
                 [],
                 step,
                 lr=learning_rate,
-                beta1=ADAM_BETAS[0],
-                beta2=ADAM_BETAS[1],
+                beta1=self.beta1,
+                beta2=ADAM_BETA2,
                 weight_decay=0.0,
                 eps=self.eps,
                 amsgrad=False,

@@ -216,18 +216,18 @@ class ReplayCollector(EnvironmentDriver):
         self,
         env: VectorEnv,
         actor: OffPolicyActor,
-        make_replay: Callable[[np.ndarray], Replay],
+        make_replay: Callable[[np.ndarray, np.ndarray | None], Replay],
         *,
         seed: int,
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        """`make_replay` gets an example of one step's actions."""
+        """`make_replay` gets an example of one step's actions and, if there are any, action masks."""
         super().__init__(env, seed=seed, device=device, generator=generator)
         self.actor = actor
         example = actor.random_actions(env.num_envs, None, torch.Generator(device))
-        self.replay = make_replay(example.cpu().numpy())
-        self.replay.begin(self._observation)
+        self.replay = make_replay(example.cpu().numpy(), self._mask)
+        self.replay.begin(self._observation, self._mask)
 
     def step(self, controls: Mapping[str, float], *, random: bool) -> StepBatch:
         """Take one step in every environment, with random actions where asked."""
@@ -238,7 +238,16 @@ class ReplayCollector(EnvironmentDriver):
             action = self.actor.act(observation, mask, controls, self.generator)
         step = self._step_env(self.actor.env_action(action))
         self._check_finite(step)
-        self.replay.add(action.cpu().numpy(), step.reward, step.terminated, step.truncated, step.final_obs, step.obs)
+        self.replay.add(
+            action.cpu().numpy(),
+            step.reward,
+            step.terminated,
+            step.truncated,
+            step.final_obs,
+            step.obs,
+            step.final_mask,
+            step.action_mask,
+        )
         self._observation, self._mask = step.obs, step.action_mask
         return step
 
@@ -263,4 +272,4 @@ class ReplayCollector(EnvironmentDriver):
         """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
         self.replay.load_state_dict(state["replay"])
         if not self._load_env_state(state, step=step):
-            self.replay.begin(self._observation)
+            self.replay.begin(self._observation, self._mask)

@@ -60,7 +60,7 @@ def train_off_policy(
         collector = ReplayCollector(
             env,
             algorithm,
-            lambda action: fitting_replay(session, env, action, make_replay),
+            lambda action, mask: fitting_replay(session, env, action, mask, make_replay),
             seed=session.config.seed,
             device=session.device,
             generator=session.streams["policy"],

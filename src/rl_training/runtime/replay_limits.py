@@ -38,8 +38,15 @@ class ReplayDemand:
     kept_checkpoints: int
 
     @classmethod
-    def of(cls, config: TrainConfig, params: ReplayParams, env: VectorEnv, action: np.ndarray) -> ReplayDemand:
-        """Reckon with the whole horizon; `action` is an example of one step, [num_envs, ...]."""
+    def of(
+        cls,
+        config: TrainConfig,
+        params: ReplayParams,
+        env: VectorEnv,
+        action: np.ndarray,
+        mask: np.ndarray | None = None,
+    ) -> ReplayDemand:
+        """Reckon with the whole horizon; `action` and `mask` are examples of one step, [num_envs, ...]."""
         interval = config.checkpoint_interval or max(1, config.total_timesteps // 10)
         return cls(
             size=ReplaySize.of(
@@ -50,6 +57,7 @@ class ReplayDemand:
                 stack=env_params(config, "training").frame_stack,
                 prioritized=getattr(params, "prioritized", False),
                 hindsight=params.hindsight != "none",
+                mask_width=0 if mask is None else mask.shape[1],
             ),
             steps=-(-config.total_timesteps // env.num_envs) * env.num_envs,
             memory_map=params.memory_map,
@@ -80,11 +88,12 @@ def fitting_replay(
     session: TrainingSession,
     env: VectorEnv,
     action: np.ndarray,
+    mask: np.ndarray | None,
     make_replay: Callable[[TrainingSession, VectorEnv, np.ndarray], Replay],
 ) -> Replay:
     """Make the replay where memory and disk can hold what the run will fill of it, or say what would fit."""
     params: ReplayParams = session.params
-    demand = ReplayDemand.of(session.config, params, env, action)
+    demand = ReplayDemand.of(session.config, params, env, action, mask)
     resumed = session.setup.resume_point
     continued = resumed if resumed is not None and not resumed.fork else None
     place = session.config.output_dir if continued is None else continued.checkpoint.run_dir

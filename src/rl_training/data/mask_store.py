@@ -1,0 +1,59 @@
+"""Which actions were legal in the observations of a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from rl_training.data.observation_store import allocate_column
+
+_ILLEGAL = "illegal"  # the column's name where it is saved
+
+
+class MaskStore:
+    """A ring of action masks beside one of observations, by the same serial numbers.
+
+    It takes no memory before the first mask. Kept is what is illegal, so that untouched memory allows everything.
+    """
+
+    def __init__(self, capacity: int, *, directory: Path | None = None) -> None:
+        self.capacity = capacity
+        self._directory = directory
+        self._illegal: np.ndarray | None = None  # [capacity, actions]
+
+    @property
+    def width(self) -> int:
+        """The bytes of one mask."""
+        return 0 if self._illegal is None else self._illegal.shape[1]
+
+    def put(self, serials: np.ndarray, masks: np.ndarray | None) -> None:
+        """Keep the masks [k, actions] of these observations [k]; None allows everything.
+
+        An end of the game may leave nothing legal. Its value is never used, but must be a number: it allows everything.
+        """
+        if masks is None:
+            if self._illegal is not None:
+                self._illegal[serials % self.capacity] = False
+            return
+        self._column(masks.shape[1])[serials % self.capacity] = ~masks & masks.any(axis=1, keepdims=True)
+
+    def get(self, serials: np.ndarray) -> np.ndarray | None:
+        """Return the masks [..., actions] of observations [...], or None where there never was one."""
+        return None if self._illegal is None else ~self._illegal.take(serials % self.capacity, axis=0)
+
+    def rows(self, first: int, last: int) -> dict[str, np.ndarray]:
+        """Return the column of the serial numbers [first, last), for saving."""
+        return {} if self._illegal is None else {_ILLEGAL: self._illegal[np.arange(first, last) % self.capacity]}
+
+    def restore_rows(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
+        """Put a saved column back at the serial numbers from `first` on; there is none from before the first mask."""
+        if _ILLEGAL in columns:
+            illegal = columns[_ILLEGAL]
+            self._column(illegal.shape[1])[np.arange(first, first + len(illegal)) % self.capacity] = illegal
+
+    def _column(self, actions: int) -> np.ndarray:
+        if self._illegal is None:
+            self._illegal = allocate_column((self.capacity, actions), np.bool_, self._directory, _ILLEGAL)
+        return self._illegal
