@@ -126,6 +126,8 @@ CASES = {
         preset="dqn-cartpole",
         algo_kwargs={
             "learning_rate": 5e-4,
+            "learning_rate_schedule": None,
+            "n_step": 1,
             "batch_size": 64,
             "buffer_size": 50_000,
             "learning_starts": 1_000,
