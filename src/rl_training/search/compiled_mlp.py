@@ -1,0 +1,226 @@
+"""Multi-layer perceptrons in compiled code, and the search that never leaves it.
+
+Weights, biases and activations are flat float32 arrays; `mlp` lays them out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from rl_training.search.compiled_lanes import LANES, load, multiply_add, store
+from rl_training.search.compiled_tree import grow, select
+from rl_training.search.mlp import ELU, GELU, RELU, SILU, TANH, TILE, PackedMLP
+from rl_training.search.rules import Rule
+from rl_training.search.tree import Leaves, Tree
+
+# Sums may be taken in any order; infinities and NaN keep their meaning.
+_ANY_ORDER = {"reassoc", "contract", "nsz"}
+_LOG2_E = np.float32(1.4426950408889634)
+_LN2_HIGH = np.float32(0.693359375)
+_LN2_LOW = np.float32(-2.12194440e-4)
+
+
+@njit(cache=True, fastmath={"contract"}, error_model="numpy")
+def exponential(x: float) -> float:
+    """Return e**x of a float32 to float32's precision, by arithmetic that vectorises; below e**-87 it stays there."""
+    x = min(max(x, np.float32(-87.0)), np.float32(88.0))
+    power = np.floor(x * _LOG2_E + np.float32(0.5))
+    rest = (x - power * _LN2_HIGH) - power * _LN2_LOW
+    # Taylor coefficients: within half a power of two the first term left out is below 1e-7.
+    series = np.float32(1 / 5040)
+    series = series * rest + np.float32(1 / 720)
+    series = series * rest + np.float32(1 / 120)
+    series = series * rest + np.float32(1 / 24)
+    series = series * rest + np.float32(1 / 6)
+    series = series * rest + np.float32(0.5)
+    series = series * rest + np.float32(1.0)
+    series = series * rest + np.float32(1.0)
+    # A float's exponent stands above its 23 bits of fraction, 127 meaning 2**0.
+    return series * np.int32((np.int32(power) + np.int32(127)) << np.int32(23)).view(np.float32)
+
+
+@njit(cache=True, fastmath={"nnan", "nsz"}, error_model="numpy")
+def _largest(values: np.ndarray) -> float:
+    top = values[0]
+    for index in range(1, len(values)):
+        top = max(top, values[index])
+    return top
+
+
+@njit(cache=True, fastmath=_ANY_ORDER, error_model="numpy")
+def expectation(logits: np.ndarray) -> float:
+    """Return the scalar that logits over the integers -S..S stand for: their mean, then the inverse transform."""
+    top = _largest(logits)
+    total = np.float32(0.0)
+    weighted = np.float32(0.0)
+    first = np.float32(-(len(logits) // 2))
+    for index in range(len(logits)):
+        weight = exponential(logits[index] - top)
+        total += weight
+        weighted += weight * (first + np.float32(index))
+    mean = weighted / total
+    # The inverse of sign(x)(sqrt(|x|+1)-1) + 0.001x, in the form that subtracts no nearly equal numbers.
+    shifted = abs(mean) + 1.001
+    root = 2.0 * shifted / (math.sqrt(1.0 + 0.004 * shifted) + 1.0)
+    return math.copysign(root * root - 1.0, mean)
+
+
+@njit(cache=True, error_model="numpy")
+def product(
+    source: np.ndarray,
+    inputs: int,
+    stride: int,
+    weights: np.ndarray,
+    weight: int,
+    bias: int,
+    target: np.ndarray,
+    outputs: int,
+    rows: int,
+) -> None:
+    """Write source [rows, inputs] times the weight [outputs / TILE, inputs, TILE], plus the bias [outputs]."""
+    for tile in range(outputs // TILE):
+        column = tile * TILE
+        start = weight + column * inputs
+        low, high = load(weights, bias + column), load(weights, bias + column + LANES)
+        row = 0
+        while row + 4 <= rows:
+            low0 = low1 = low2 = low3 = low
+            high0 = high1 = high2 = high3 = high
+            at = row * stride
+            for k in range(inputs):
+                w_low, w_high = load(weights, start + TILE * k), load(weights, start + TILE * k + LANES)
+                x0, x1 = source[at + k], source[at + stride + k]
+                x2, x3 = source[at + 2 * stride + k], source[at + 3 * stride + k]
+                low0, high0 = multiply_add(x0, w_low, low0), multiply_add(x0, w_high, high0)
+                low1, high1 = multiply_add(x1, w_low, low1), multiply_add(x1, w_high, high1)
+                low2, high2 = multiply_add(x2, w_low, low2), multiply_add(x2, w_high, high2)
+                low3, high3 = multiply_add(x3, w_low, low3), multiply_add(x3, w_high, high3)
+            at = row * outputs + column
+            store(target, at, low0)
+            store(target, at + LANES, high0)
+            store(target, at + outputs, low1)
+            store(target, at + outputs + LANES, high1)
+            store(target, at + 2 * outputs, low2)
+            store(target, at + 2 * outputs + LANES, high2)
+            store(target, at + 3 * outputs, low3)
+            store(target, at + 3 * outputs + LANES, high3)
+            row += 4
+        while row < rows:
+            low0, high0 = low, high
+            for k in range(inputs):
+                x0 = source[row * stride + k]
+                low0 = multiply_add(x0, load(weights, start + TILE * k), low0)
+                high0 = multiply_add(x0, load(weights, start + TILE * k + LANES), high0)
+            store(target, row * outputs + column, low0)
+            store(target, row * outputs + column + LANES, high0)
+            row += 1
+
+
+@njit(cache=True, fastmath=_ANY_ORDER, error_model="numpy")
+def activate(values: np.ndarray, activation: int) -> None:
+    """Apply an activation in place."""
+    one, half = np.float32(1.0), np.float32(0.5)
+    if activation == RELU:
+        for index in range(len(values)):
+            values[index] = max(values[index], np.float32(0.0))
+    elif activation == TANH:
+        for index in range(len(values)):
+            values[index] = one - np.float32(2.0) / (exponential(np.float32(2.0) * values[index]) + one)
+    elif activation == ELU:
+        for index in range(len(values)):
+            x = values[index]
+            values[index] = x if x > 0 else exponential(x) - one
+    elif activation == SILU:
+        for index in range(len(values)):
+            values[index] = values[index] / (one + exponential(-values[index]))
+    elif activation == GELU:
+        for index in range(len(values)):
+            values[index] = values[index] * half * (one + np.float32(math.erf(values[index] * math.sqrt(0.5))))
+
+
+@njit(cache=True, fastmath=_ANY_ORDER, error_model="numpy")
+def normalize(values: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> None:
+    """Apply a layer normalisation in place."""
+    mean = values.sum() / np.float32(len(values))
+    variance = np.float32(0.0)
+    for index in range(len(values)):
+        variance += (values[index] - mean) * (values[index] - mean)
+    scale = np.float32(1.0 / math.sqrt(variance / len(values) + 1e-5))
+    for index in range(len(values)):
+        values[index] = (values[index] - mean) * scale * gain[index] + shift[index]
+
+
+@njit(cache=True, error_model="numpy")
+def rescale(values: np.ndarray) -> None:
+    """Scale to [0, 1] by the smallest and the largest, in place."""
+    low = high = values[0]
+    for index in range(1, len(values)):
+        low, high = min(low, values[index]), max(high, values[index])
+    span = max(high - low, np.float32(1e-5))
+    for index in range(len(values)):
+        values[index] = (values[index] - low) / span
+
+
+@njit(cache=True, error_model="numpy")
+def infer(network: PackedMLP, leaves: Leaves, activations: np.ndarray) -> None:
+    """Run all layers for the latents at the beginning of `activations`, and write what they say into `leaves`."""
+    rows = len(leaves.actions)
+    weights = network.weights
+    for layer in network.layers:
+        source = activations[layer.source * rows :]
+        target = activations[layer.target * rows : (layer.target + layer.outputs) * rows]
+        product(source, layer.inputs, layer.stride, weights, layer.weight, layer.bias, target, layer.outputs, rows)
+        for row in range(rows):
+            values = target[row * layer.outputs : row * layer.outputs + layer.width]
+            if layer.action_rows >= 0:
+                start = layer.action_rows + leaves.actions[row] * layer.width
+                for index in range(layer.width):
+                    values[index] += weights[start + index]
+            if layer.norm >= 0:
+                shift = layer.norm + layer.width
+                normalize(values, weights[layer.norm : shift], weights[shift : shift + layer.width])
+            activate(values, layer.activation)
+            if layer.residual:
+                for index in range(layer.width):
+                    values[index] += activations[row * network.latent_stride + index]
+            if layer.rescale:
+                rescale(values)
+    for row in range(rows):
+        leaves.rewards[row] = _scalar(network, network.reward, activations, row, rows)
+        leaves.values[row] = _scalar(network, network.value, activations, row, rows)
+        leaves.discounts[row] = network.constant_discount
+        if network.discount >= 0:
+            leaves.discounts[row] = _scalar(network, network.discount, activations, row, rows)
+        policy = network.layers[network.policy]
+        start = policy.target * rows + row * policy.outputs
+        leaves.logits[row] = activations[start : start + policy.width]
+
+
+@njit(cache=True, error_model="numpy")
+def _scalar(network: PackedMLP, index: int, activations: np.ndarray, row: int, rows: int) -> float:
+    layer = network.layers[index]
+    start = layer.target * rows + row * layer.outputs
+    if layer.width == 1:
+        return float(activations[start])
+    return expectation(activations[start : start + layer.width])
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
+def search_mlp(
+    rule: Rule, tree: Tree, network: PackedMLP, leaves: Leaves, latents: np.ndarray, activations: np.ndarray
+) -> None:
+    """Run a whole search: `latents` [B * N, stride] holds those of the roots, `activations` is scratch memory."""
+    batch, nodes = tree.visits.shape
+    stride = network.latent_stride
+    latent = network.layers[network.latent].target * batch
+    for node in range(1, nodes):
+        select(rule, tree, node - 1, leaves)
+        for root in range(batch):
+            activations[root * stride : (root + 1) * stride] = latents[leaves.parents[root]]
+        infer(network, leaves, activations)
+        for root in range(batch):
+            latents[root * nodes + node] = activations[latent + root * stride : latent + (root + 1) * stride]
+        grow(tree, node, leaves)
