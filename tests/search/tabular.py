@@ -27,7 +27,9 @@ class TabularModel:
     def of(cls, **tables: Any) -> TabularModel:
         """Make it from lists or arrays."""
         kinds = {"next_state": torch.int64}
-        return cls(**{name: torch.as_tensor(table, dtype=kinds.get(name, torch.float32)) for name, table in tables.items()})
+        return cls(
+            **{name: torch.as_tensor(table, dtype=kinds.get(name, torch.float32)) for name, table in tables.items()}
+        )
 
     def initial(self, observation: Any) -> ModelOutput:
         state = torch.as_tensor(observation)

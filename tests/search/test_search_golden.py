@@ -33,16 +33,16 @@ def test_golden_tree_is_reproduced(kind: str, case: dict[str, Any], path: str) -
         legal=None if illegal is None else np.array(illegal) == 0,
         generator=np.random.default_rng(0),
     )
-    tree = search.tree
+    nodes = search.tree.nodes
     np.testing.assert_array_equal(result.visits, expected["visits"])
-    np.testing.assert_array_equal(tree.visits, expected["node_visits"])
-    np.testing.assert_array_equal(tree.parents, expected["parents"])
-    np.testing.assert_array_equal(tree.actions, expected["action_from_parent"])
+    np.testing.assert_array_equal(nodes["visits"], expected["node_visits"])
+    np.testing.assert_array_equal(nodes["parent"], expected["parents"])
+    np.testing.assert_array_equal(nodes["action"], expected["action_from_parent"])
     for ours, theirs in (
         (result.value, "root_value"),
         (result.q_values, "root_q"),
         (result.weights, "action_weights"),
-        (tree.values, "node_values"),
+        (nodes["value"], "node_values"),
     ):
         np.testing.assert_allclose(ours, expected[theirs], rtol=1e-4, atol=1e-5, err_msg=theirs)
     if kind == "gumbel":

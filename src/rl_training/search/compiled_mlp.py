@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from rl_training.search.compiled_lanes import LANES, load, multiply_add, store
+from rl_training.search.compiled_parts import part
 from rl_training.search.compiled_tree import grow, select
 from rl_training.search.mlp import ELU, GELU, RELU, SILU, TANH, TILE, PackedMLP
 from rl_training.search.rules import Rule
@@ -23,7 +24,7 @@ _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
 
 
-@njit(cache=True, fastmath={"contract"}, error_model="numpy")
+@part(fastmath={"contract"})
 def exponential(x: float) -> float:
     """Return e**x of a float32 to float32's precision, by arithmetic that vectorises; below e**-87 it stays there."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
@@ -42,7 +43,7 @@ def exponential(x: float) -> float:
     return series * np.int32((np.int32(power) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-@njit(cache=True, fastmath={"nnan", "nsz"}, error_model="numpy")
+@part(fastmath={"nnan", "nsz"})
 def _largest(values: np.ndarray) -> float:
     top = values[0]
     for index in range(1, len(values)):
@@ -50,7 +51,7 @@ def _largest(values: np.ndarray) -> float:
     return top
 
 
-@njit(cache=True, fastmath=_ANY_ORDER, error_model="numpy")
+@part(fastmath=_ANY_ORDER)
 def expectation(logits: np.ndarray) -> float:
     """Return the scalar that logits over the integers -S..S stand for: their mean, then the inverse transform."""
     top = _largest(logits)
@@ -68,7 +69,7 @@ def expectation(logits: np.ndarray) -> float:
     return math.copysign(root * root - 1.0, mean)
 
 
-@njit(cache=True, error_model="numpy")
+@part()
 def product(
     source: np.ndarray,
     inputs: int,
@@ -119,7 +120,7 @@ def product(
             row += 1
 
 
-@njit(cache=True, fastmath=_ANY_ORDER, error_model="numpy")
+@part(fastmath=_ANY_ORDER)
 def activate(values: np.ndarray, activation: int) -> None:
     """Apply an activation in place."""
     one, half = np.float32(1.0), np.float32(0.5)
@@ -141,10 +142,13 @@ def activate(values: np.ndarray, activation: int) -> None:
             values[index] = values[index] * half * (one + np.float32(math.erf(values[index] * math.sqrt(0.5))))
 
 
-@njit(cache=True, fastmath=_ANY_ORDER, error_model="numpy")
+@part(fastmath=_ANY_ORDER)
 def normalize(values: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> None:
     """Apply a layer normalisation in place."""
-    mean = values.sum() / np.float32(len(values))
+    mean = np.float32(0.0)
+    for index in range(len(values)):
+        mean += values[index]
+    mean /= np.float32(len(values))
     variance = np.float32(0.0)
     for index in range(len(values)):
         variance += (values[index] - mean) * (values[index] - mean)
@@ -153,7 +157,7 @@ def normalize(values: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> None:
         values[index] = (values[index] - mean) * scale * gain[index] + shift[index]
 
 
-@njit(cache=True, error_model="numpy")
+@part()
 def rescale(values: np.ndarray) -> None:
     """Scale to [0, 1] by the smallest and the largest, in place."""
     low = high = values[0]
@@ -164,12 +168,13 @@ def rescale(values: np.ndarray) -> None:
         values[index] = (values[index] - low) / span
 
 
-@njit(cache=True, error_model="numpy")
+@part()
 def infer(network: PackedMLP, leaves: Leaves, activations: np.ndarray) -> None:
     """Run all layers for the latents at the beginning of `activations`, and write what they say into `leaves`."""
     rows = len(leaves.actions)
     weights = network.weights
-    for layer in network.layers:
+    for number in range(len(network.layers)):
+        layer = network.layers[number]
         source = activations[layer.source * rows :]
         target = activations[layer.target * rows : (layer.target + layer.outputs) * rows]
         product(source, layer.inputs, layer.stride, weights, layer.weight, layer.bias, target, layer.outputs, rows)
@@ -196,10 +201,11 @@ def infer(network: PackedMLP, leaves: Leaves, activations: np.ndarray) -> None:
             leaves.discounts[row] = _scalar(network, network.discount, activations, row, rows)
         policy = network.layers[network.policy]
         start = policy.target * rows + row * policy.outputs
-        leaves.logits[row] = activations[start : start + policy.width]
+        for index in range(policy.width):
+            leaves.logits[row, index] = activations[start + index]
 
 
-@njit(cache=True, error_model="numpy")
+@part()
 def _scalar(network: PackedMLP, index: int, activations: np.ndarray, row: int, rows: int) -> float:
     layer = network.layers[index]
     start = layer.target * rows + row * layer.outputs
@@ -213,14 +219,16 @@ def search_mlp(
     rule: Rule, tree: Tree, network: PackedMLP, leaves: Leaves, latents: np.ndarray, activations: np.ndarray
 ) -> None:
     """Run a whole search: `latents` [B * N, stride] holds those of the roots, `activations` is scratch memory."""
-    batch, nodes = tree.visits.shape
+    batch, nodes = tree.nodes.shape
     stride = network.latent_stride
     latent = network.layers[network.latent].target * batch
     for node in range(1, nodes):
         select(rule, tree, node - 1, leaves)
         for root in range(batch):
-            activations[root * stride : (root + 1) * stride] = latents[leaves.parents[root]]
+            for index in range(stride):
+                activations[root * stride + index] = latents[leaves.parents[root], index]
         infer(network, leaves, activations)
         for root in range(batch):
-            latents[root * nodes + node] = activations[latent + root * stride : latent + (root + 1) * stride]
+            for index in range(stride):
+                latents[root * nodes + node, index] = activations[latent + root * stride + index]
         grow(tree, node, leaves)

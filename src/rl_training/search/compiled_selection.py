@@ -10,34 +10,34 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 
+from rl_training.search.compiled_parts import part
 from rl_training.search.rules import CompletedValues, Gumbel, NodeRange, Puct, Rule, TreeRange
 from rl_training.search.tree import Tree
 
 
-@njit(cache=True, error_model="numpy")
+@part()
 def _scale(tree: Tree, root: int, node: int, low: float, high: float, epsilon: float, scores: np.ndarray) -> None:
     span = max(high - low, epsilon)
     for action in range(len(scores)):
-        visited = tree.child_visits[root, node, action] > 0
-        scores[action] = (tree.q_values[root, node, action] - low) / span if visited else 0.0
+        edge = tree.edges[root, node, action]
+        scores[action] = (edge.q_value - low) / span if edge.visits > 0 else 0.0
 
 
 def node_range(transform: NodeRange, tree: Tree, root: int, node: int, scores: np.ndarray) -> None:
     """Fill `scores` with what `NodeRange` describes."""
-    low = high = tree.values[root, node]
+    low = high = tree.nodes[root, node].value
     for action in range(len(scores)):
-        if tree.child_visits[root, node, action] > 0:
-            low = min(low, tree.q_values[root, node, action])
-            high = max(high, tree.q_values[root, node, action])
+        edge = tree.edges[root, node, action]
+        if edge.visits > 0:
+            low, high = min(low, edge.q_value), max(high, edge.q_value)
     _scale(tree, root, node, low, high, transform.epsilon, scores)
 
 
 def tree_range(transform: TreeRange, tree: Tree, root: int, node: int, scores: np.ndarray) -> None:
     """Fill `scores` with what `TreeRange` describes."""
-    _scale(tree, root, node, tree.lowest[root], tree.highest[root], transform.epsilon, scores)
+    _scale(tree, root, node, tree.bounds[root, 0], tree.bounds[root, 1], transform.epsilon, scores)
 
 
 def completed_values(transform: CompletedValues, tree: Tree, root: int, node: int, scores: np.ndarray) -> None:
@@ -45,23 +45,21 @@ def completed_values(transform: CompletedValues, tree: Tree, root: int, node: in
     total_visits = most_visits = 0
     weighted = weights = 0.0
     for action in range(len(scores)):
-        visits = tree.child_visits[root, node, action]
-        if visits > 0:
-            # A prior that underflowed to 0 would leave nothing to divide by.
-            prior = max(tree.priors[root, node, action], 1e-30)
-            weighted += prior * tree.q_values[root, node, action]
+        edge = tree.edges[root, node, action]
+        if edge.visits > 0:
+            prior = max(edge.prior, 1e-30)  # one that underflowed to 0 would leave nothing to divide by
+            weighted += prior * edge.q_value
             weights += prior
-            total_visits += visits
-            most_visits = max(most_visits, visits)
-    mixed = float(tree.network_values[root, node])
+            total_visits += edge.visits
+            most_visits = max(most_visits, edge.visits)
+    mixed = float(tree.nodes[root, node].network_value)
     if total_visits > 0:
         mixed = (mixed + total_visits * weighted / weights) / (1 + total_visits)
     low, high = math.inf, -math.inf
     for action in range(len(scores)):
-        visited = tree.child_visits[root, node, action] > 0
-        scores[action] = tree.q_values[root, node, action] if visited else mixed
-        low = min(low, scores[action])
-        high = max(high, scores[action])
+        edge = tree.edges[root, node, action]
+        scores[action] = edge.q_value if edge.visits > 0 else mixed
+        low, high = min(low, scores[action]), max(high, scores[action])
     factor = (transform.c_visit + most_visits) * transform.c_scale / max(high - low, transform.epsilon)
     for action in range(len(scores)):
         scores[action] = (scores[action] - low) * factor
@@ -71,26 +69,27 @@ def puct(rule: Puct, tree: Tree, root: int, node: int, simulation: int) -> int:
     """Return the action with the best normalised value plus prior bonus, at the root and inside."""
     scores = tree.scores
     transform_values(rule.transform, tree, root, node, scores)
-    visits = tree.visits[root, node]
+    visits = tree.nodes[root, node].visits
     bonus = math.sqrt(visits) * (rule.c_init + math.log((visits + rule.c_base + 1) / rule.c_base))
     best = -1
     for action in range(len(scores)):
-        scores[action] += bonus * tree.priors[root, node, action] / (1 + tree.child_visits[root, node, action])
-        legal = tree.logits[root, node, action] > -math.inf
-        if legal and (best < 0 or scores[action] > scores[best]):
+        edge = tree.edges[root, node, action]
+        scores[action] += bonus * edge.prior / (1 + edge.visits)
+        if edge.logit > -math.inf and (best < 0 or scores[action] > scores[best]):
             best = action
     return best
 
 
-@njit(cache=True, error_model="numpy")
+@part()
 def best_of_visited(rule: Gumbel, tree: Tree, root: int, visits: int) -> int:
     """Return the root's best perturbed action among the legal ones that were visited exactly so often."""
     scores = tree.scores
     transform_values(rule.transform, tree, root, 0, scores)
     best = -1
     for action in range(len(scores)):
-        scores[action] += tree.gumbel[root, action] + tree.logits[root, 0, action]
-        eligible = tree.child_visits[root, 0, action] == visits and tree.logits[root, 0, action] > -math.inf
+        edge = tree.edges[root, 0, action]
+        scores[action] += tree.gumbel[root, action] + edge.logit
+        eligible = edge.visits == visits and edge.logit > -math.inf
         if eligible and (best < 0 or scores[action] > scores[best]):
             best = action
     return best
@@ -101,13 +100,13 @@ def sequential_halving(rule: Gumbel, tree: Tree, root: int, node: int, simulatio
     return best_of_visited(rule, tree, root, tree.considered[root, simulation])
 
 
-@njit(cache=True, error_model="numpy")
+@part()
 def improved_policy(rule: Gumbel, tree: Tree, root: int, node: int, scores: np.ndarray) -> None:
     """Fill `scores` with softmax(logits + sigma); illegal actions get 0."""
     transform_values(rule.transform, tree, root, node, scores)
     top = -math.inf
     for action in range(len(scores)):
-        scores[action] += tree.logits[root, node, action]
+        scores[action] += tree.edges[root, node, action].logit
         top = max(top, scores[action])
     total = 0.0
     for action in range(len(scores)):
@@ -121,12 +120,12 @@ def follow_improved_policy(rule: Gumbel, tree: Tree, root: int, node: int, simul
     """Return the action that brings the visits inside the tree nearest to the improved policy."""
     scores = tree.scores
     improved_policy(rule, tree, root, node, scores)
-    total_visits = tree.visits[root, node]  # those of the children, and the one that made the node
+    total_visits = tree.nodes[root, node].visits  # those of the edges, and the one that made the node
     best = -1
     for action in range(len(scores)):
-        scores[action] -= tree.child_visits[root, node, action] / total_visits
-        legal = tree.logits[root, node, action] > -math.inf
-        if legal and (best < 0 or scores[action] > scores[best]):
+        edge = tree.edges[root, node, action]
+        scores[action] -= edge.visits / total_visits
+        if edge.logit > -math.inf and (best < 0 or scores[action] > scores[best]):
             best = action
     return best
 

@@ -68,7 +68,7 @@ class _Layout:
     ) -> int:
         """Add layers one after another to the output of the layer `source` (-1: the latent); return the last."""
         for position, layer in enumerate(layers):
-            first, last = position == 0, position == len(layers) - 1
+            last = position == len(layers) - 1
             width, inputs = layer.weight.shape
             column, given = self._output(source)
             if inputs != given:
@@ -84,7 +84,7 @@ class _Layout:
                 "bias": self._place(layer.bias, _padded(width)),
                 "norm": -1 if layer.norm is None else self._place(layer.norm[0], width),
                 "activation": ACTIVATIONS[layer.activation],
-                "action_rows": -1 if action_rows is None or not first else self._place(action_rows, action_rows.numel()),
+                "action_rows": -1 if action_rows is None else self._place(action_rows, action_rows.numel()),
                 "residual": residual and last,
                 "rescale": rescale and last,
             }
@@ -92,6 +92,7 @@ class _Layout:
                 self._place(layer.norm[1], width)
             self.layers.append(tuple(int(entry[name]) for name in _FIELDS.split()))
             self.columns += _padded(width)
+            action_rows = None  # they enter the first layer only
             source = len(self.layers) - 1
         return source
 

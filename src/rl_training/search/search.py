@@ -88,18 +88,19 @@ class TreeSearch:
             if exploration > 0:
                 tree.gumbel[:] = exploration * (generator.gumbel(size=allowed.shape) if noise is None else noise)
             for row, count in enumerate(allowed.sum(1)):
-                schedule = considered_visits(min(self.rule.max_considered, int(count)), tree.visits.shape[1] - 1)
-                tree.considered[row, :-1] = schedule
+                schedule = considered_visits(min(self.rule.max_considered, int(count)), tree.considered.shape[1])
+                tree.considered[row] = schedule
         elif exploration > 0:
             if noise is None:
                 noise = _dirichlet(self.rule, allowed, generator)
-            tree.priors[:, 0] = (1 - exploration) * tree.priors[:, 0] + exploration * noise
+            priors = tree.edges["prior"][:, 0]
+            priors[:] = (1 - exploration) * priors + exploration * noise
 
     def _search_torch(self, model: SearchModel, output: ModelOutput) -> None:
         from rl_training.search.compiled_tree import grow, select
 
         tree, leaves = self.tree, self._leaves
-        batch, nodes = tree.visits.shape
+        batch, nodes = tree.nodes.shape
         embeddings = self._reserve_embeddings(output.embedding, nodes)
         by_node = embeddings.view(batch, nodes, *embeddings.shape[1:])
         by_node[:, 0] = output.embedding
@@ -120,7 +121,7 @@ class TreeSearch:
     def _search_compiled(self, model: MLPModel, output: ModelOutput) -> None:
         from rl_training.search.compiled_mlp import search_mlp
 
-        batch, nodes = self.tree.visits.shape
+        batch, nodes = self.tree.nodes.shape
         stride = model.packed.latent_stride
         rows = batch * nodes
         if self._scratch.size < rows * stride + batch * model.columns:
@@ -139,8 +140,10 @@ class TreeSearch:
         return self._embeddings[:rows]
 
     def _read(self, temperature: float, generator: np.random.Generator) -> SearchResult:
-        tree = self.tree
-        visits = tree.child_visits[:, 0].copy()
+        tree, roots, edges = self.tree, self.tree.nodes[:, 0], self.tree.edges[:, 0]
+        if not np.isfinite(roots["value"]).all():
+            raise NonFiniteError("the model's rewards, values or discounts became NaN or infinite during the search")
+        visits = edges["visits"].copy()
         action = np.empty(len(visits), np.int64)
         weights = np.empty(visits.shape, np.float32)
         if isinstance(self.rule, Gumbel):
@@ -150,10 +153,14 @@ class TreeSearch:
         else:
             weights[:] = visits / visits.sum(1, keepdims=True)
             action[:] = _draw(visits, temperature, generator)
-        if not np.isfinite(tree.values[:, 0]).all():
-            raise NonFiniteError("the model's rewards, values or discounts became NaN or infinite during the search")
-        q_values = tree.q_values[:, 0].copy()
-        return SearchResult(action, weights, tree.values[:, 0].copy(), visits, q_values, tree.network_values[:, 0].copy())
+        return SearchResult(
+            action=action,
+            weights=weights,
+            value=roots["value"].copy(),
+            visits=visits,
+            q_values=edges["q_value"].copy(),
+            network_value=roots["network_value"].copy(),
+        )
 
 
 def _check_roots(logits: np.ndarray, allowed: np.ndarray) -> None:

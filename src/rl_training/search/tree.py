@@ -1,4 +1,7 @@
-"""The trees of a batch of roots as flat arrays; a node's number is that of the simulation which made it, the root's 0."""
+"""The trees of a batch of roots as flat arrays.
+
+A node's number is that of the simulation which made it; the root is 0.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,41 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 UNVISITED = -1
 
 
-class Tree(NamedTuple):
-    """B trees of N nodes with A actions each. An edge's reward and discount stand with the node it leads to."""
+NODE = np.dtype(
+    [
+        ("visits", np.int32),  # the visit that made the node included
+        ("value", np.float32),  # mean of the network's value and every return backed up
+        ("network_value", np.float32),
+        ("parent", np.int32),
+        ("action", np.int32),  # taken at the parent
+        ("reward", np.float32),  # of that action
+        ("discount", np.float32),  # of the node's value, seen from the parent
+    ]
+)
+EDGE = np.dtype(
+    [
+        ("child", np.int32),  # UNVISITED where there is none
+        ("visits", np.int32),
+        ("q_value", np.float32),  # reward + discount * value of the child; 0 where unvisited
+        ("logit", np.float32),  # minus infinity where illegal
+        ("prior", np.float32),  # the logits' softmax; at the root mixed with Dirichlet noise
+    ]
+)
 
-    visits: np.ndarray  # [B, N] int32, the visit that made the node included
-    values: np.ndarray  # [B, N] float32, mean of the network's value and every return backed up
-    network_values: np.ndarray  # [B, N] float32
-    parents: np.ndarray  # [B, N] int32
-    actions: np.ndarray  # [B, N] int32, taken at the parent
-    rewards: np.ndarray  # [B, N] float32
-    discounts: np.ndarray  # [B, N] float32
-    children: np.ndarray  # [B, N, A] int32, UNVISITED where there is none
-    child_visits: np.ndarray  # [B, N, A] int32
-    q_values: np.ndarray  # [B, N, A] float32, reward + discount * value of the child; 0 where unvisited
-    logits: np.ndarray  # [B, N, A] float32, minus infinity where illegal
-    priors: np.ndarray  # [B, N, A] float32, the logits' softmax; at the root mixed with Dirichlet noise
+
+class Tree(NamedTuple):
+    """B trees of N nodes with A actions each."""
+
+    nodes: np.ndarray  # [B, N] of NODE
+    edges: np.ndarray  # [B, N, A] of EDGE
+    bounds: np.ndarray  # [B, 2] float32, the lowest and the highest Q-value seen
     gumbel: np.ndarray  # [B, A] float32, the root's noise
-    considered: np.ndarray  # [B, N] int32, visits that simulation i asks of the root's action (Gumbel only)
-    lowest: np.ndarray  # [B] float32, of all Q-values seen
-    highest: np.ndarray  # [B] float32
+    considered: np.ndarray  # [B, N - 1] int32, how often the action that simulation i takes at the root was visited
     scores: np.ndarray  # [A] float64, scratch of the selection
 
 
@@ -50,11 +65,6 @@ def make_leaves(batch: int, actions: int) -> Leaves:
     return Leaves(*edges, *outputs, np.zeros((batch, actions), np.float32))
 
 
-_NODE = ("visits", "values", "network_values", "parents", "actions", "rewards", "discounts", "considered")
-_EDGE = ("children", "child_visits", "q_values", "logits", "priors")
-_COUNTS = {"visits", "parents", "actions", "considered", "children", "child_visits"}
-
-
 class TreeBuffers:
     """Memory for trees, kept from search to search and enlarged when a search needs more."""
 
@@ -63,14 +73,17 @@ class TreeBuffers:
 
     def reserve(self, batch: int, nodes: int, actions: int) -> Tree:
         """Return trees of exactly this size, uninitialised, valid until the next call."""
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_NODE, (batch, nodes))
-        shapes |= dict.fromkeys(_EDGE, (batch, nodes, actions))
-        shapes |= {"gumbel": (batch, actions), "lowest": (batch,), "highest": (batch,), "scores": (actions,)}
-        return Tree(**{name: self._array(name, shapes[name]) for name in Tree._fields})
+        return Tree(
+            nodes=self._array("nodes", NODE, batch, nodes),
+            edges=self._array("edges", EDGE, batch, nodes, actions),
+            bounds=self._array("bounds", np.float32, batch, 2),
+            gumbel=self._array("gumbel", np.float32, batch, actions),
+            considered=self._array("considered", np.int32, batch, nodes - 1),
+            scores=self._array("scores", np.float64, actions),
+        )
 
-    def _array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    def _array(self, name: str, kind: DTypeLike, *shape: int) -> np.ndarray:
         size = math.prod(shape)
         if name not in self._memory or self._memory[name].size < size:
-            kind = np.int32 if name in _COUNTS else np.float64 if name == "scores" else np.float32
             self._memory[name] = np.empty(size, kind)
         return self._memory[name][:size].reshape(shape)
