@@ -6,6 +6,7 @@ Weights, biases and activations are flat float32 arrays; `mlp` lays them out.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -22,6 +23,7 @@ _ANY_ORDER = {"reassoc", "contract", "nsz"}
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
+_FRACTION = np.int32(2**31 - 1)  # all bits but the sign
 
 
 @part(fastmath={"contract"})
@@ -43,25 +45,30 @@ def exponential(x: float) -> float:
     return series * np.int32((np.int32(power) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-@part(fastmath={"nnan", "nsz"})
-def _largest(values: np.ndarray) -> float:
-    top = values[0]
-    for index in range(1, len(values)):
-        top = max(top, values[index])
-    return top
+@part()
+def largest(values: np.ndarray) -> float:
+    """Return the largest float32, or NaN where there is one.
+
+    Compared as integers, which vectorises: of positive floats the bits are in order already, of negative ones reversed.
+    """
+    bits = values.view(np.int32)
+    top = np.int32(-(2**31))
+    for index in range(len(bits)):
+        top = max(top, np.int32(bits[index] ^ ((bits[index] >> np.int32(31)) & _FRACTION)))
+    return np.int32(top ^ ((top >> np.int32(31)) & _FRACTION)).view(np.float32)
 
 
 @part(fastmath=_ANY_ORDER)
 def expectation(logits: np.ndarray) -> float:
     """Return the scalar that logits over the integers -S..S stand for: their mean, then the inverse transform."""
-    top = _largest(logits)
+    top = largest(logits)
     total = np.float32(0.0)
     weighted = np.float32(0.0)
     first = np.float32(-(len(logits) // 2))
     for index in range(len(logits)):
         weight = exponential(logits[index] - top)
         total += weight
-        weighted += weight * (first + np.float32(index))
+        weighted += weight * (first + np.float32(np.int32(index)))
     mean = weighted / total
     # The inverse of sign(x)(sqrt(|x|+1)-1) + 0.001x, in the form that subtracts no nearly equal numbers.
     shifted = abs(mean) + 1.001
@@ -70,54 +77,93 @@ def expectation(logits: np.ndarray) -> float:
 
 
 @part()
-def product(
-    source: np.ndarray,
-    inputs: int,
+def four_rows(
+    activations: np.ndarray,
+    at: int,
     stride: int,
+    to: int,
+    outputs: int,
     weights: np.ndarray,
     weight: int,
     bias: int,
-    target: np.ndarray,
-    outputs: int,
-    rows: int,
+    inputs: int,
 ) -> None:
-    """Write source [rows, inputs] times the weight [outputs / TILE, inputs, TILE], plus the bias [outputs]."""
-    for tile in range(outputs // TILE):
-        column = tile * TILE
-        start = weight + column * inputs
-        low, high = load(weights, bias + column), load(weights, bias + column + LANES)
-        row = 0
-        while row + 4 <= rows:
-            low0 = low1 = low2 = low3 = low
-            high0 = high1 = high2 = high3 = high
-            at = row * stride
-            for k in range(inputs):
-                w_low, w_high = load(weights, start + TILE * k), load(weights, start + TILE * k + LANES)
-                x0, x1 = source[at + k], source[at + stride + k]
-                x2, x3 = source[at + 2 * stride + k], source[at + 3 * stride + k]
-                low0, high0 = multiply_add(x0, w_low, low0), multiply_add(x0, w_high, high0)
-                low1, high1 = multiply_add(x1, w_low, low1), multiply_add(x1, w_high, high1)
-                low2, high2 = multiply_add(x2, w_low, low2), multiply_add(x2, w_high, high2)
-                low3, high3 = multiply_add(x3, w_low, low3), multiply_add(x3, w_high, high3)
-            at = row * outputs + column
-            store(target, at, low0)
-            store(target, at + LANES, high0)
-            store(target, at + outputs, low1)
-            store(target, at + outputs + LANES, high1)
-            store(target, at + 2 * outputs, low2)
-            store(target, at + 2 * outputs + LANES, high2)
-            store(target, at + 3 * outputs, low3)
-            store(target, at + 3 * outputs + LANES, high3)
-            row += 4
-        while row < rows:
-            low0, high0 = low, high
-            for k in range(inputs):
-                x0 = source[row * stride + k]
-                low0 = multiply_add(x0, load(weights, start + TILE * k), low0)
-                high0 = multiply_add(x0, load(weights, start + TILE * k + LANES), high0)
-            store(target, row * outputs + column, low0)
-            store(target, row * outputs + column + LANES, high0)
-            row += 1
+    """Multiply four rows with TILE columns of a weight: eight sums of LANES numbers stay in registers."""
+    low0 = low1 = low2 = low3 = load(weights, bias)
+    high0 = high1 = high2 = high3 = load(weights, bias + LANES)
+    for k in range(inputs):
+        low, high = load(weights, weight + TILE * k), load(weights, weight + TILE * k + LANES)
+        x0, x1 = activations[at + k], activations[at + stride + k]
+        x2, x3 = activations[at + 2 * stride + k], activations[at + 3 * stride + k]
+        low0, high0 = multiply_add(x0, low, low0), multiply_add(x0, high, high0)
+        low1, high1 = multiply_add(x1, low, low1), multiply_add(x1, high, high1)
+        low2, high2 = multiply_add(x2, low, low2), multiply_add(x2, high, high2)
+        low3, high3 = multiply_add(x3, low, low3), multiply_add(x3, high, high3)
+    store(activations, to, low0)
+    store(activations, to + LANES, high0)
+    store(activations, to + outputs, low1)
+    store(activations, to + outputs + LANES, high1)
+    store(activations, to + 2 * outputs, low2)
+    store(activations, to + 2 * outputs + LANES, high2)
+    store(activations, to + 3 * outputs, low3)
+    store(activations, to + 3 * outputs + LANES, high3)
+
+
+@part()
+def one_row(
+    activations: np.ndarray,
+    at: int,
+    to: int,
+    outputs: int,
+    weights: np.ndarray,
+    weight: int,
+    bias: int,
+    inputs: int,
+) -> None:
+    """Multiply one row with the whole weight, two tiles at a time: more sums at once hide the latency of each."""
+    column = 0
+    while column + 2 * TILE <= outputs:
+        first, second = weight + column * inputs, weight + (column + TILE) * inputs
+        low0, high0 = load(weights, bias + column), load(weights, bias + column + LANES)
+        low1, high1 = load(weights, bias + column + TILE), load(weights, bias + column + TILE + LANES)
+        for k in range(inputs):
+            x = activations[at + k]
+            low0 = multiply_add(x, load(weights, first + TILE * k), low0)
+            high0 = multiply_add(x, load(weights, first + TILE * k + LANES), high0)
+            low1 = multiply_add(x, load(weights, second + TILE * k), low1)
+            high1 = multiply_add(x, load(weights, second + TILE * k + LANES), high1)
+        store(activations, to + column, low0)
+        store(activations, to + column + LANES, high0)
+        store(activations, to + column + TILE, low1)
+        store(activations, to + column + TILE + LANES, high1)
+        column += 2 * TILE
+    if column < outputs:
+        first = weight + column * inputs
+        low0, high0 = load(weights, bias + column), load(weights, bias + column + LANES)
+        for k in range(inputs):
+            low0 = multiply_add(activations[at + k], load(weights, first + TILE * k), low0)
+            high0 = multiply_add(activations[at + k], load(weights, first + TILE * k + LANES), high0)
+        store(activations, to + column, low0)
+        store(activations, to + column + LANES, high0)
+
+
+@part()
+def product(layer: Any, rows: int, weights: np.ndarray, activations: np.ndarray) -> None:
+    """Write the layer's input [rows, inputs] times its weight [outputs / TILE, inputs, TILE], plus its bias [outputs].
+
+    A row's sums are taken in the same order however many rows there are.
+    """
+    inputs, outputs, stride = layer.inputs, layer.outputs, layer.stride
+    source, target = layer.source * rows, layer.target * rows
+    together = rows - rows % 4
+    for column in range(0, outputs, TILE):
+        weight, bias = layer.weight + column * inputs, layer.bias + column
+        for row in range(0, together, 4):
+            at, to = source + row * stride, target + row * outputs + column
+            four_rows(activations, at, stride, to, outputs, weights, weight, bias, inputs)
+    for row in range(together, rows):
+        at, to = source + row * stride, target + row * outputs
+        one_row(activations, at, to, outputs, weights, layer.weight, layer.bias, inputs)
 
 
 @part(fastmath=_ANY_ORDER)
@@ -175,15 +221,14 @@ def infer(network: PackedMLP, leaves: Leaves, activations: np.ndarray) -> None:
     weights = network.weights
     for number in range(len(network.layers)):
         layer = network.layers[number]
-        source = activations[layer.source * rows :]
-        target = activations[layer.target * rows : (layer.target + layer.outputs) * rows]
-        product(source, layer.inputs, layer.stride, weights, layer.weight, layer.bias, target, layer.outputs, rows)
+        product(layer, rows, weights, activations)
         for row in range(rows):
-            values = target[row * layer.outputs : row * layer.outputs + layer.width]
+            start = layer.target * rows + row * layer.outputs
+            values = activations[start : start + layer.width]
             if layer.action_rows >= 0:
-                start = layer.action_rows + leaves.actions[row] * layer.width
+                action_row = layer.action_rows + leaves.actions[row] * layer.width
                 for index in range(layer.width):
-                    values[index] += weights[start + index]
+                    values[index] += weights[action_row + index]
             if layer.norm >= 0:
                 shift = layer.norm + layer.width
                 normalize(values, weights[layer.norm : shift], weights[shift : shift + layer.width])
