@@ -6,6 +6,7 @@ loops over arrays it must fear that outputs overwrite inputs. Processors with na
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -16,7 +17,7 @@ LANES = 16
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
 
-class LanesType(types.Type):  # type: ignore[misc]
+class LanesType(types.Type):
     """The compiler's name for sixteen float32 numbers."""
 
     def __init__(self) -> None:
@@ -27,9 +28,14 @@ _LANES_TYPE = LanesType()
 
 
 @register_model(LanesType)
-class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, _VECTOR)
+
+
+def _operation(definition: Callable[..., Any]) -> Any:
+    """Make an operation of the compiler; called, it takes the definition's arguments but the first."""
+    return intrinsic(definition)
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
@@ -37,7 +43,7 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> A
     return builder.bitcast(builder.gep(data, [index]), _VECTOR.as_pointer())
 
 
-@intrinsic
+@_operation
 def load(typing: Any, array: Any, index: Any) -> Any:
     """Read sixteen numbers from a flat float32 array."""
 
@@ -47,7 +53,7 @@ def load(typing: Any, array: Any, index: Any) -> Any:
     return _LANES_TYPE(array, types.intp), generate
 
 
-@intrinsic
+@_operation
 def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
     """Write sixteen numbers to a flat float32 array."""
 
@@ -59,7 +65,7 @@ def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
     return types.void(array, types.intp, _LANES_TYPE), generate
 
 
-@intrinsic
+@_operation
 def multiply_add(typing: Any, factor: Any, lanes: Any, addend: Any) -> Any:
     """Return factor * lanes + addend for one factor."""
 

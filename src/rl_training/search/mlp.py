@@ -82,14 +82,12 @@ class _Layout:
                 "width": width,
                 "weight": self._place(layer.weight, _padded(width) * inputs, is_weight=True),
                 "bias": self._place(layer.bias, _padded(width)),
-                "norm": -1 if layer.norm is None else self._place(layer.norm[0], width),
+                "norm": self._place_norm(layer.norm),
                 "activation": ACTIVATIONS[layer.activation],
                 "action_rows": -1 if action_rows is None else self._place(action_rows, action_rows.numel()),
                 "residual": residual and last,
                 "rescale": rescale and last,
             }
-            if layer.norm is not None:
-                self._place(layer.norm[1], width)
             self.layers.append(tuple(int(entry[name]) for name in _FIELDS.split()))
             self.columns += _padded(width)
             action_rows = None  # they enter the first layer only
@@ -102,6 +100,15 @@ class _Layout:
             return 0, self.latent_size
         fields = dict(zip(_FIELDS.split(), self.layers[layer], strict=True))
         return fields["target"], fields["width"]
+
+    def _place_norm(self, norm: tuple[Tensor, Tensor] | None) -> int:
+        """Place gain and shift one after the other."""
+        if norm is None:
+            return -1
+        gain, shift = norm
+        offset = self._place(gain, gain.numel())
+        self._place(shift, shift.numel())
+        return offset
 
     def _place(self, tensor: Tensor, size: int, *, is_weight: bool = False) -> int:
         offset = self.size

@@ -12,7 +12,7 @@ from rl_training.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from rl_training.search.mlp import MLPModel
 from rl_training.search.model import ModelOutput, SearchModel
 from rl_training.search.rules import Gumbel, Puct, Rule, considered_visits
-from rl_training.search.tree import Leaves, Tree, TreeBuffers, make_leaves
+from rl_training.search.tree import Tree, TreeBuffers, make_leaves
 
 
 class SearchResult(NamedTuple):
@@ -105,17 +105,18 @@ class TreeSearch:
         by_node = embeddings.view(batch, nodes, *embeddings.shape[1:])
         by_node[:, 0] = output.embedding
         gathered = torch.empty_like(output.embedding)
-        shared = Leaves(*map(torch.from_numpy, leaves))  # type: ignore[arg-type]  # the same memory, as tensors
+        # The same memory as tensors.
+        parents, actions, values, rewards, discounts, logits = map(torch.from_numpy, leaves)
         device = embeddings.device
         for node in range(1, nodes):
             select(self.rule, tree, node - 1, leaves)
-            torch.index_select(embeddings, 0, shared.parents.to(device), out=gathered)
-            output = model.recurrent(gathered, shared.actions.to(device))
+            torch.index_select(embeddings, 0, parents.to(device), out=gathered)
+            output = model.recurrent(gathered, actions.to(device))
             by_node[:, node] = output.embedding
-            shared.values.copy_(output.value)
-            shared.rewards.copy_(output.reward)
-            shared.discounts.copy_(output.discount)
-            shared.logits.copy_(output.prior_logits)
+            values.copy_(output.value)
+            rewards.copy_(output.reward)
+            discounts.copy_(output.discount)
+            logits.copy_(output.prior_logits)
             grow(tree, node, leaves)
 
     def _search_compiled(self, model: MLPModel, output: ModelOutput) -> None:

@@ -60,9 +60,14 @@ class Leaves(NamedTuple):
 
 def make_leaves(batch: int, actions: int) -> Leaves:
     """Return arrays for the leaves of so many trees."""
-    edges = (np.zeros(batch, np.int64) for _ in range(2))
-    outputs = (np.zeros(batch, np.float32) for _ in range(3))
-    return Leaves(*edges, *outputs, np.zeros((batch, actions), np.float32))
+    return Leaves(
+        parents=np.zeros(batch, np.int64),
+        actions=np.zeros(batch, np.int64),
+        values=np.zeros(batch, np.float32),
+        rewards=np.zeros(batch, np.float32),
+        discounts=np.zeros(batch, np.float32),
+        logits=np.zeros((batch, actions), np.float32),
+    )
 
 
 class TreeBuffers:
