@@ -63,15 +63,18 @@ class TreeSearch:
         if num_simulations < 1:
             raise ConfigError(f"num_simulations: must be at least 1, not {num_simulations}")
         output = model.initial(observation)
-        logits = output.prior_logits.float().cpu().numpy()
+        # A slice of a larger tensor would make the compiler start anew for its layout.
+        logits = np.ascontiguousarray(output.prior_logits.float().cpu().numpy())
+        values = np.ascontiguousarray(output.value.float().cpu().numpy())
         if legal is not None:
             logits = np.where(legal, logits, np.float32(-np.inf))
-        allowed = logits > -np.inf
-        _check_roots(logits, allowed)
+        allowed = np.isfinite(logits)
+        if not allowed.all():
+            _check_roots(logits, allowed)
         self.tree = self._buffers.reserve(len(logits), num_simulations + 1, logits.shape[1])
         if self._leaves.logits.shape != logits.shape:
             self._leaves = make_leaves(*logits.shape)
-        plant(self.tree, output.value.float().cpu().numpy(), logits)
+        plant(self.tree, values, logits)
         self._add_noise(allowed, exploration, generator, noise)
         if isinstance(model, MLPModel):
             self._search_compiled(model, output)
@@ -165,7 +168,7 @@ class TreeSearch:
 
 
 def _check_roots(logits: np.ndarray, allowed: np.ndarray) -> None:
-    if not np.isfinite(logits[allowed]).all() or np.isnan(logits).any():
+    if not np.isneginf(logits[~allowed]).all():
         raise NonFiniteError("the model's policy logits are NaN or infinite at the root of the search")
     stuck = np.flatnonzero(~allowed.any(1))
     if len(stuck):

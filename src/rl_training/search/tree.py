@@ -75,9 +75,15 @@ class TreeBuffers:
 
     def __init__(self) -> None:
         self._memory: dict[str, np.ndarray] = {}
+        self._tree: Tree | None = None
 
     def reserve(self, batch: int, nodes: int, actions: int) -> Tree:
         """Return trees of exactly this size, uninitialised, valid until the next call."""
+        if self._tree is None or self._tree.edges.shape != (batch, nodes, actions):
+            self._tree = self._view(batch, nodes, actions)
+        return self._tree
+
+    def _view(self, batch: int, nodes: int, actions: int) -> Tree:
         return Tree(
             nodes=self._array("nodes", NODE, batch, nodes),
             edges=self._array("edges", EDGE, batch, nodes, actions),
