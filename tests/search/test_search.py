@@ -175,10 +175,16 @@ def test_illegal_actions_are_never_visited(rule: Rule, path: Callable[[TabularMo
     model.logits[5] = -torch.inf  # nothing is legal: the game is over
     legal = np.array([[False, True, True, True], [True, True, True, False], [False, False, False, True]])
     search = TreeSearch(rule)
-    for seed in range(3):
-        generator = np.random.default_rng(seed)
+    # Noise that somebody put on illegal actions does not make them legal.
+    for seed, noise in ((0, None), (1, None), (2, np.full((3, 4), 0.25))):
         result = search.run(
-            path(model), [0, 1, 2], num_simulations=40, exploration=0.25, generator=generator, legal=legal
+            path(model),
+            [0, 1, 2],
+            num_simulations=40,
+            exploration=0.25,
+            generator=np.random.default_rng(seed),
+            legal=legal,
+            noise=noise,
         )
         allowed = legal & [True, True, False, True]
         assert (result.visits[~allowed] == 0).all()

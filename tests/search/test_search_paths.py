@@ -157,6 +157,25 @@ def test_memory_of_a_search_does_not_grow_with_its_simulations(rule: Rule) -> No
         tracemalloc.stop()
 
 
+def test_compiled_arithmetic_is_exact_to_single_precision() -> None:
+    from numba import njit
+
+    from rl_training.search import compiled_mlp
+
+    @njit
+    def powers_and_top(values: np.ndarray, powers: np.ndarray) -> float:
+        for index in range(len(values)):
+            powers[index] = compiled_mlp.exponential(values[index])
+        return compiled_mlp.largest(values)
+
+    values = np.linspace(-87, 88, 20_001, dtype=np.float32)
+    powers = np.empty_like(values)
+    assert powers_and_top(values, powers) == 88
+    np.testing.assert_allclose(powers, np.exp(values.astype(np.float64)), rtol=5e-7)
+    assert powers_and_top(values[:500], powers) == values[499] < 0
+    assert np.isnan(powers_and_top(np.array([1, np.nan, 2], np.float32), powers))
+
+
 def test_numba_is_imported_by_the_first_search_only() -> None:
     program = "import sys, rl_training.search.search, rl_training.search.mlp; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
