@@ -67,18 +67,17 @@ class Network:
 
     def initial(self, observation: Any) -> ModelOutput:
         """Return what the network says of the roots."""
-        return self.predict(observation)
+        return self.predict(observation, observation.new_zeros(len(observation)))
 
     def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
         """Return what the network says after an action."""
-        return self.predict(apply(self.dynamics, embedding, self.rows[action]))
+        latent = apply(self.dynamics, embedding, self.rows[action])
+        return self.predict(latent, self.scalar(apply(self.reward, latent)))
 
-    def predict(self, latent: Tensor) -> ModelOutput:
-        """Apply the heads."""
+    def predict(self, latent: Tensor, reward: Tensor) -> ModelOutput:
+        """Apply the heads of value and policy."""
         features = apply(self.trunk, latent)
-        value, reward = (
-            self.scalar(apply(head, source)) for head, source in ((self.value, features), (self.reward, latent))
-        )
+        value = self.scalar(apply(self.value, features))
         return ModelOutput(apply(self.policy, features), value, reward, torch.full_like(reward, DISCOUNT), latent)
 
     def scalar(self, logits: Tensor) -> Tensor:

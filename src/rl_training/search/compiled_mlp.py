@@ -9,10 +9,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from rl_training.search.compiled_lanes import LANES, load, multiply_add, store
-from rl_training.search.compiled_parts import part
+from rl_training.search.compiled_parts import entry, part
 from rl_training.search.compiled_tree import grow, select
 from rl_training.search.mlp import ELU, GELU, RELU, SILU, TANH, TILE, PackedMLP
 from rl_training.search.rules import Rule
@@ -259,7 +258,7 @@ def _scalar(network: PackedMLP, index: int, activations: np.ndarray, row: int, r
     return expectation(activations[start : start + layer.width])
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@entry
 def search_mlp(
     rule: Rule, tree: Tree, network: PackedMLP, leaves: Leaves, latents: np.ndarray, activations: np.ndarray
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
-from rl_training.search.compiled_parts import part
+from rl_training.search.compiled_parts import PART_OPTIONS, part
 from rl_training.search.rules import CompletedValues, Gumbel, NodeRange, Puct, Rule, TreeRange
 from rl_training.search.tree import Tree
 
@@ -157,16 +157,16 @@ def select_inside(rule: Rule, tree: Tree, root: int, node: int, simulation: int)
 # The compiler makes the same choices by the class that a type stands for; the functions' annotations may differ.
 
 
-@overload(transform_values, strict=False)
+@overload(transform_values, strict=False, jit_options=PART_OPTIONS)
 def _compile_transform(transform: Any, tree: Any, root: Any, node: Any, scores: Any) -> Callable[..., None]:
     return TRANSFORMS[transform.instance_class]
 
 
-@overload(select_at_root, strict=False)
+@overload(select_at_root, strict=False, jit_options=PART_OPTIONS)
 def _compile_at_root(rule: Any, tree: Any, root: Any, node: Any, simulation: Any) -> Callable[..., int]:
     return AT_ROOT[rule.instance_class]
 
 
-@overload(select_inside, strict=False)
+@overload(select_inside, strict=False, jit_options=PART_OPTIONS)
 def _compile_inside(rule: Any, tree: Any, root: Any, node: Any, simulation: Any) -> Callable[..., int]:
     return INSIDE[rule.instance_class]

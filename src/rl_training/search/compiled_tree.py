@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from rl_training.search.compiled_parts import part
+from rl_training.search.compiled_parts import entry, part
 from rl_training.search.compiled_selection import best_of_visited, improved_policy, select_at_root, select_inside
 from rl_training.search.rules import Gumbel, Rule
 from rl_training.search.tree import UNVISITED, Leaves, Tree
@@ -38,7 +37,7 @@ def make_node(tree: Tree, root: int, number: int, value: float, logits: np.ndarr
         tree.edges[root, number, action].prior /= total
 
 
-@njit(cache=True, error_model="numpy")
+@entry
 def plant(tree: Tree, values: np.ndarray, logits: np.ndarray) -> None:
     """Make the roots from values [B] and logits [B, A]."""
     for root in range(len(values)):
@@ -49,7 +48,7 @@ def plant(tree: Tree, values: np.ndarray, logits: np.ndarray) -> None:
         tree.bounds[root, 0], tree.bounds[root, 1] = math.inf, -math.inf
 
 
-@njit(cache=True, error_model="numpy")
+@entry
 def select(rule: Rule, tree: Tree, simulation: int, leaves: Leaves) -> None:
     """Walk from every root to an edge that leads to no node yet."""
     batch, nodes = tree.nodes.shape
@@ -82,7 +81,7 @@ def back_up(tree: Tree, root: int, leaf: int) -> None:
         node = parent
 
 
-@njit(cache=True, error_model="numpy")
+@entry
 def grow(tree: Tree, number: int, leaves: Leaves) -> None:
     """Add the leaves as the node of this number to every tree, and back their values up."""
     batch, nodes = tree.nodes.shape
@@ -97,7 +96,7 @@ def grow(tree: Tree, number: int, leaves: Leaves) -> None:
         back_up(tree, root, number)
 
 
-@njit(cache=True, error_model="numpy")
+@entry
 def read_gumbel(rule: Gumbel, tree: Tree, weights: np.ndarray, actions: np.ndarray) -> None:
     """Write the improved policy [B, A] and the best action [B] among the most visited."""
     for root in range(len(actions)):

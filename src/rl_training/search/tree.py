@@ -23,7 +23,8 @@ NODE = np.dtype(
         ("action", np.int32),  # taken at the parent
         ("reward", np.float32),  # of that action
         ("discount", np.float32),  # of the node's value, seen from the parent
-    ]
+    ],
+    align=True,
 )
 EDGE = np.dtype(
     [
@@ -32,7 +33,8 @@ EDGE = np.dtype(
         ("q_value", np.float32),  # reward + discount * value of the child; 0 where unvisited
         ("logit", np.float32),  # minus infinity where illegal
         ("prior", np.float32),  # the logits' softmax; at the root mixed with Dirichlet noise
-    ]
+    ],
+    align=True,
 )
 
 
