@@ -273,6 +273,8 @@ def test_values_are_scaled_by_the_range_of_the_node_or_of_the_tree() -> None:
         search = TreeSearch(rule)
         search.run(bandit([1.0, 0.0]), [0], num_simulations=2, exploration=0.0, generator=np.random.default_rng(0))
         assert search.tree.nodes["action"][0].tolist() == [-1, 0, second]
+    search.run(bandit([1.0, 0.0]), [0], num_simulations=9, exploration=0.0, generator=np.random.default_rng(0))
+    assert search.tree.bounds.tolist() == [[0.0, 1.0]]
 
 
 @pytest.mark.parametrize(
