@@ -1,0 +1,212 @@
+"""Simulations per second of the search: the compiled path against the torch path, alternating, told as ratios.
+
+Run `python benchmarks/search_speed.py --rounds 5`: latent 128, two actions, 601 atoms, one thread. Where mctx is
+installed it searches with the same network, on as many threads as JAX takes. Times are of the processor, so that other
+programs on the machine disturb less; mctx's, whose work is done in other threads, are of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.search.mlp import Dense, MLPModel
+from rl_training.search.model import ModelOutput
+from rl_training.search.rules import Gumbel, Puct, Rule
+from rl_training.search.search import TreeSearch
+
+LATENT, ACTIONS, HEAD = 128, 2, 32
+DISCOUNT = 0.997
+SIZES = ((1, 25), (8, 25), (64, 50))
+"""Roots and simulations."""
+RULES: dict[str, Rule] = {"muzero": Puct(), "gumbel": Gumbel()}
+
+
+class Network:
+    """A network of the usual shape for a vector environment; an observation is already a latent."""
+
+    def __init__(self, atoms: int) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+        self.rows = torch.randn(ACTIONS, LATENT, generator=self.generator)
+        self.dynamics = [self.layer(LATENT, LATENT), self.layer(LATENT, LATENT)]
+        self.trunk = [self.layer(LATENT, LATENT), self.layer(LATENT, LATENT)]
+        self.reward, self.value, self.policy = (
+            [self.layer(LATENT, HEAD), self.layer(HEAD, outputs, "identity")] for outputs in (atoms, atoms, ACTIONS)
+        )
+        self.support = torch.arange(atoms) - atoms // 2.0
+
+    def layer(self, inputs: int, outputs: int, activation: str = "relu") -> Dense:
+        """Return a layer of random weights."""
+        weight = torch.randn(outputs, inputs, generator=self.generator) * (2 / inputs) ** 0.5
+        return Dense(weight, torch.zeros(outputs), activation)
+
+    def compiled(self) -> MLPModel:
+        """Return the network for the compiled path."""
+        return MLPModel(
+            self.initial,
+            action_rows=self.rows,
+            dynamics=self.dynamics,
+            trunk=self.trunk,
+            reward=self.reward,
+            value=self.value,
+            policy=self.policy,
+            discount=DISCOUNT,
+        )
+
+    def initial(self, observation: Any) -> ModelOutput:
+        """Return what the network says of the roots."""
+        return self.predict(observation, observation.new_zeros(len(observation)))
+
+    def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
+        """Return what the network says after an action."""
+        latent = apply(self.dynamics, embedding, self.rows[action])
+        return self.predict(latent, self.scalar(apply(self.reward, latent)))
+
+    def predict(self, latent: Tensor, reward: Tensor) -> ModelOutput:
+        """Apply the heads of value and policy."""
+        features = apply(self.trunk, latent)
+        value = self.scalar(apply(self.value, features))
+        return ModelOutput(apply(self.policy, features), value, reward, torch.full_like(reward, DISCOUNT), latent)
+
+    def scalar(self, logits: Tensor) -> Tensor:
+        """Return the numbers that the atoms' logits stand for."""
+        mean = logits.softmax(1) @ self.support
+        shifted = mean.abs() + 1.001
+        root = 2 * shifted / ((1 + 0.004 * shifted).sqrt() + 1)
+        return mean.sign() * (root**2 - 1)
+
+
+def apply(layers: Sequence[Dense], hidden: Tensor, extra: Tensor | None = None) -> Tensor:
+    """Return what the layers make of [B, inputs]; `extra` enters the first before its activation."""
+    for layer in layers:
+        hidden = torch.addmm(layer.bias, hidden, layer.weight.T)
+        if extra is not None:
+            hidden, extra = hidden + extra, None
+        if layer.activation == "relu":
+            hidden = hidden.relu_()
+    return hidden
+
+
+def mctx_search(network: Network, kind: str, roots: Tensor, simulations: int) -> Callable[[], Any]:
+    """Return a search of mctx with the same weights."""
+    import jax
+    import jax.numpy as jnp
+    import mctx
+
+    def arrays(layers: Sequence[Dense]) -> list[Any]:
+        return [(jnp.asarray(layer.weight.numpy().T), layer.activation == "relu") for layer in layers]
+
+    parts = {name: arrays(getattr(network, name)) for name in ("dynamics", "trunk", "reward", "value", "policy")}
+    rows, support = jnp.asarray(network.rows.numpy()), jnp.asarray(network.support.numpy())
+
+    def run_layers(name: str, hidden: Any, extra: Any = 0.0) -> Any:
+        for weight, activated in parts[name]:
+            hidden = hidden @ weight + extra
+            hidden, extra = (jax.nn.relu(hidden) if activated else hidden), 0.0
+        return hidden
+
+    def scalar(logits: Any) -> Any:
+        mean = jax.nn.softmax(logits) @ support
+        shifted = jnp.abs(mean) + 1.001
+        return jnp.sign(mean) * ((2 * shifted / (jnp.sqrt(1 + 0.004 * shifted) + 1)) ** 2 - 1)
+
+    def recurrent(_: Any, __: Any, action: Any, embedding: Any) -> Any:
+        latent = run_layers("dynamics", embedding, rows[action])
+        features, reward = run_layers("trunk", latent), scalar(run_layers("reward", latent))
+        output = mctx.RecurrentFnOutput(
+            reward=reward,
+            discount=jnp.full_like(reward, DISCOUNT),
+            prior_logits=run_layers("policy", features),
+            value=scalar(run_layers("value", features)),
+        )
+        return output, latent
+
+    policy = mctx.muzero_policy if kind == "muzero" else mctx.gumbel_muzero_policy
+
+    @jax.jit
+    def search(key: Any, latent: Any) -> Any:
+        features = run_layers("trunk", latent)
+        logits, value = run_layers("policy", features), scalar(run_layers("value", features))
+        root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=latent)
+        return policy((), key, root, recurrent, num_simulations=simulations).action_weights
+
+    key, latent = jax.random.PRNGKey(0), jnp.asarray(roots.numpy())
+    return lambda: search(key, latent).block_until_ready()
+
+
+def seconds(search: Callable[[], Any], clock: Callable[[], float], *, repeats: int = 15) -> float:
+    """Return the shortest time of a search."""
+    times = []
+    for _ in range(repeats):
+        started = clock()
+        search()
+        times.append(clock() - started)
+    return min(times)
+
+
+def measure(kind: str, roots: int, simulations: int, atoms: int, rounds: int) -> dict[str, Any]:
+    """Alternate the paths and return simulations per second and ratios."""
+    network = Network(atoms)
+    latent = torch.rand(roots, LATENT, generator=network.generator)
+    generator = np.random.default_rng(0)
+
+    def ours(model: Any) -> Callable[[], Any]:
+        search = TreeSearch(RULES[kind])
+        return lambda: search.run(model, latent, num_simulations=simulations, exploration=0.25, generator=generator)
+
+    searches = {"compiled": (ours(network.compiled()), time.thread_time), "torch": (ours(network), time.thread_time)}
+    if importlib.util.find_spec("mctx") is not None:
+        searches["mctx"] = (mctx_search(network, kind, latent, simulations), time.perf_counter)
+    for search, _ in searches.values():
+        search()  # compiles
+    rates: dict[str, list[float]] = {name: [] for name in searches}
+    for _ in range(rounds):
+        for name, (search, clock) in searches.items():
+            rates[name].append(roots * simulations / seconds(search, clock))
+    result: dict[str, Any] = {"rule": kind, "roots": roots, "simulations": simulations, "atoms": atoms}
+    for name, measured in rates.items():
+        result[f"{name}_simulations_per_second"] = round(statistics.median(measured))
+        if name != "compiled":
+            pairs = zip(rates["compiled"], measured, strict=True)
+            result[f"compiled_to_{name}"] = round(statistics.median(one / other for one, other in pairs), 2)
+    return result
+
+
+def main() -> None:
+    """Parse arguments, measure, store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="how often the paths alternate")
+    parser.add_argument("--atoms", type=int, default=601, help="atoms of the value's and the reward's distribution")
+    parser.add_argument("--output", type=Path, help="write the summary as JSON")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    cases = []
+    for kind in RULES:
+        for roots, simulations in SIZES:
+            cases.append(measure(kind, roots, simulations, arguments.atoms, arguments.rounds))
+            print(", ".join(f"{name} {value}" for name, value in cases[-1].items()), flush=True)
+    if arguments.output is not None:
+        summary = {
+            "benchmark": "search_speed",
+            "settings": f"latent {LATENT}, {ACTIONS} actions, {arguments.atoms} atoms, one thread",
+            "cases": cases,
+            "versions": {name: version(name) for name in ("axiomrl", "numpy", "numba", "torch")},
+            "machine": {"processor": platform.machine(), "python": platform.python_version()},
+        }
+        arguments.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The trees of a batch of roots as flat arrays.
+
+A node's number is that of the simulation which made it; the root is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+UNVISITED = -1
+
+
+NODE = np.dtype(
+    [
+        ("visits", np.int32),  # the visit that made the node included
+        ("value", np.float32),  # mean of the network's value and every return backed up
+        ("network_value", np.float32),
+        ("parent", np.int32),
+        ("action", np.int32),  # taken at the parent
+        ("reward", np.float32),  # of that action
+        ("discount", np.float32),  # of the node's value, seen from the parent
+    ],
+    align=True,
+)
+EDGE = np.dtype(
+    [
+        ("child", np.int32),  # UNVISITED where there is none
+        ("visits", np.int32),
+        ("q_value", np.float32),  # reward + discount * value of the child; 0 where unvisited
+        ("logit", np.float32),  # minus infinity where illegal
+        ("prior", np.float32),  # the logits' softmax; at the root mixed with Dirichlet noise
+    ],
+    align=True,
+)
+
+
+class Tree(NamedTuple):
+    """B trees of N nodes with A actions each."""
+
+    nodes: np.ndarray  # [B, N] of NODE
+    edges: np.ndarray  # [B, N, A] of EDGE
+    bounds: np.ndarray  # [B, 2] float32, the lowest and the highest Q-value seen
+    gumbel: np.ndarray  # [B, A] float32, the root's noise
+    considered: np.ndarray  # [B, N - 1] int32, how often the action that simulation i takes at the root was visited
+    scores: np.ndarray  # [A] float64, scratch of the selection
+
+
+class Leaves(NamedTuple):
+    """The edges that one simulation expands, one per tree, and what the model says of the states they lead to."""
+
+    parents: np.ndarray  # [B] int64, the edge's node as a row of [B * N]
+    actions: np.ndarray  # [B] int64
+    values: np.ndarray  # [B] float32
+    rewards: np.ndarray  # [B] float32
+    discounts: np.ndarray  # [B] float32
+    logits: np.ndarray  # [B, A] float32
+
+
+def make_leaves(batch: int, actions: int) -> Leaves:
+    """Return arrays for the leaves of so many trees."""
+    return Leaves(
+        parents=np.zeros(batch, np.int64),
+        actions=np.zeros(batch, np.int64),
+        values=np.zeros(batch, np.float32),
+        rewards=np.zeros(batch, np.float32),
+        discounts=np.zeros(batch, np.float32),
+        logits=np.zeros((batch, actions), np.float32),
+    )
+
+
+class TreeBuffers:
+    """Memory for trees, kept from search to search and enlarged when a search needs more."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, np.ndarray] = {}
+        self._tree: Tree | None = None
+
+    def reserve(self, batch: int, nodes: int, actions: int) -> Tree:
+        """Return trees of exactly this size, uninitialised, valid until the next call."""
+        if self._tree is None or self._tree.edges.shape != (batch, nodes, actions):
+            self._tree = self._view(batch, nodes, actions)
+        return self._tree
+
+    def _view(self, batch: int, nodes: int, actions: int) -> Tree:
+        return Tree(
+            nodes=self._array("nodes", NODE, batch, nodes),
+            edges=self._array("edges", EDGE, batch, nodes, actions),
+            bounds=self._array("bounds", np.float32, batch, 2),
+            gumbel=self._array("gumbel", np.float32, batch, actions),
+            considered=self._array("considered", np.int32, batch, nodes - 1),
+            scores=self._array("scores", np.float64, actions),
+        )
+
+    def _array(self, name: str, kind: DTypeLike, *shape: int) -> np.ndarray:
+        size = math.prod(shape)
+        if name not in self._memory or self._memory[name].size < size:
+            self._memory[name] = np.empty(size, kind)
+        return self._memory[name][:size].reshape(shape)
