@@ -11,8 +11,8 @@ from rl_training.experiment.schedules import ScheduleSpec
 
 
 @dataclass(frozen=True)
-class ReplayParams:
-    """How experience is kept and how often it is learned from."""
+class ExperienceParams:
+    """How experience is kept, and when learning from it begins."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
@@ -29,9 +29,67 @@ class ReplayParams:
     memory_map: bool = False
     """Keep the replay in nameless files below output_dir, which vanish with the process, instead of in memory."""
     learning_starts: Annotated[int, Ge(0)] = 1_000
-    """Environment steps of random actions before learning begins; they must fill a batch."""
+    """Environment steps before learning begins; they must fill a batch."""
     batch_size: Annotated[int, Ge(1)] = 256
     """Transitions per gradient step."""
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """The scheduled scalars in use."""
+        return ("learning_rate",)
+
+    @property
+    def stored_steps(self) -> int:
+        """How many steps a stored transition spans; the latest ones are held back until it is complete."""
+        return 1
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether the replay draws by priorities."""
+        return False
+
+    @property
+    def with_search(self) -> bool:
+        """Whether the replay keeps what a search said."""
+        return False
+
+    def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
+        """Return the repairs for values that do not fit together."""
+        found = []
+        if self.batch_size > self.buffer_size:
+            found.append("algo_kwargs.batch_size: is larger than the replay; lower it or raise buffer_size")
+        if self.learning_starts >= total_timesteps:
+            found.append(
+                f"algo_kwargs.learning_starts: {self.learning_starts} steps before learning leave nothing of "
+                f"total_timesteps {total_timesteps}; lower it or train longer"
+            )
+        return found + self._warm_up_problems(num_envs, total_timesteps)
+
+    def _warm_up_problems(self, num_envs: int, total_timesteps: int) -> list[str]:
+        """Return what to do where the first gradient step would find less than a batch."""
+        held_back = (self.stored_steps - 1) * num_envs
+        stored, needed = self.learning_starts - held_back, self.batch_size + held_back
+        if self.batch_size <= stored:
+            return []
+        repairs = []
+        if needed < total_timesteps:
+            repairs.append(f"raise learning_starts to {needed}")
+        if stored >= 1:
+            repairs.append(f"lower batch_size to {stored}")
+        reason = f", since n_step {self.stored_steps} holds back {held_back} of them" if held_back else ""
+        return [
+            f"algo_kwargs.batch_size: {self.batch_size} is more than the {max(0, stored)} transitions that "
+            f"{self.learning_starts} steps before learning store{reason}; "
+            f"{' or '.join(repairs) or 'lower batch_size and n_step, or train longer'}"
+        ]
+
+
+@dataclass(frozen=True)
+class ReplayParams(ExperienceParams):
+    """How often single transitions are learned from, and what they are made of."""
+
+    learning_starts: Annotated[int, Ge(0)] = 1_000
+    """Environment steps of random actions before learning begins; they must fill a batch."""
     train_interval: Annotated[int, Ge(1)] = 1
     """Environment steps between rounds of gradient steps."""
     gradient_steps: Annotated[int, Ge(1)] = 1
@@ -44,43 +102,22 @@ class ReplayParams:
     """Share of a batch whose goals are replaced."""
 
     @property
-    def controls(self) -> tuple[str, ...]:
-        """The scheduled scalars in use."""
-        return ("learning_rate",)
+    def stored_steps(self) -> int:
+        """How many steps a stored transition spans; the latest ones are held back until it is complete."""
+        return self.n_step
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether the replay draws by priorities."""
+        return bool(getattr(self, "prioritized", False))
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
-        found = []
-        if self.batch_size > self.buffer_size:
-            found.append("algo_kwargs.batch_size: is larger than the replay; lower it or raise buffer_size")
+        found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         if self.n_step > self.buffer_size:
             found.append("algo_kwargs.n_step: is longer than the replay; lower it or raise buffer_size")
-        if self.learning_starts >= total_timesteps:
-            found.append(
-                f"algo_kwargs.learning_starts: {self.learning_starts} steps before learning leave nothing of "
-                f"total_timesteps {total_timesteps}; lower it or train longer"
-            )
-        found += self._warm_up_problems(num_envs, total_timesteps)
         if self.hindsight != "none" and self.n_step != 1:
             found.append("algo_kwargs.n_step: hindsight recomputes the reward of single steps; set n_step to 1")
-        if self.hindsight != "none" and getattr(self, "prioritized", False):
+        if self.hindsight != "none" and self.by_priority:
             found.append("algo_kwargs.prioritized: priorities do not fit replaced goals; set prioritized to false")
         return found
-
-    def _warm_up_problems(self, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return what to do where the first gradient step would find less than a batch."""
-        held_back = (self.n_step - 1) * num_envs  # steps whose sums of rewards are not complete yet
-        stored, needed = self.learning_starts - held_back, self.batch_size + held_back
-        if self.batch_size <= stored:
-            return []
-        repairs = []
-        if needed < total_timesteps:
-            repairs.append(f"raise learning_starts to {needed}")
-        if stored >= 1:
-            repairs.append(f"lower batch_size to {stored}")
-        reason = f", since n_step {self.n_step} holds back {held_back} of them" if held_back else ""
-        return [
-            f"algo_kwargs.batch_size: {self.batch_size} is more than the {max(0, stored)} transitions that "
-            f"{self.learning_starts} steps before learning store{reason}; "
-            f"{' or '.join(repairs) or 'lower batch_size and n_step, or train longer'}"
-        ]

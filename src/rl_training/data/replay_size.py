@@ -38,10 +38,12 @@ class ReplaySize:
         prioritized: bool,
         hindsight: bool,
         mask_width: int = 0,
+        search_width: int = 0,
     ) -> ReplaySize:
         """Measure a replay of a single transition; `action` is an example of one step, [num_envs, ...].
 
-        `mask_width` is the number of actions where masks come with the observations, 0 where none do.
+        `mask_width` is the number of actions where masks come with the observations, 0 where none do; `search_width`
+        the bytes of what a search says of a step, 0 where none is made.
         """
         replay = Replay(
             observation_space,
@@ -54,7 +56,7 @@ class ReplaySize:
             stack=stack,
         )
         return cls(
-            transition=sum(column.nbytes for column in replay.columns.values()) + _ENDED * hindsight,
+            transition=sum(column.nbytes for column in replay.columns.values()) + _ENDED * hindsight + search_width,
             observation=replay.observations.width + mask_width,
             spare_observations=replay.observations.capacity - 1,
             prioritized=prioritized,

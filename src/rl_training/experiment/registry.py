@@ -58,10 +58,15 @@ _STABLE = ("a2c", "ppo", "qr_dqn", "sac", "td3")
 
 
 def _family(
-    algorithm: str, trainer: str, actions: tuple[str, ...], members: dict[str, tuple[str, str]]
+    algorithm: str,
+    trainer: str,
+    actions: tuple[str, ...],
+    members: dict[str, tuple[str, str]],
+    *,
+    params_module: str | None = None,
 ) -> list[AlgorithmSpec]:
     """Return the algorithms of one class, which are sets of its parameters: name -> (dataclass, summary)."""
-    module, _, _ = algorithm.partition(":")
+    module = params_module or algorithm.partition(":")[0]
     return [
         AlgorithmSpec(
             name=name,
@@ -98,6 +103,11 @@ _DETERMINISTIC = {
     "td3": ("TD3Params", "Twin delayed deep deterministic policy gradient."),
     "ddpg": ("DDPGParams", "Deep deterministic policy gradient: TD3 with one critic, no delay, no smoothing."),
 }
+_PLANNING = {
+    "muzero": ("MuZeroParams", "Plans with a learned model by tree search."),
+    "gumbel_muzero": ("GumbelMuZeroParams", "MuZero whose search halves the candidates; needs few simulations."),
+    "efficientzero": ("EfficientZeroParams", "MuZero with a value prefix, consistency and off-policy correction."),
+}
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
@@ -107,6 +117,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
         *_family("sac:SAC", "sac", ("Box",), _SOFT),
         *_family("discrete_sac:DiscreteSAC", "sac", ("Discrete",), _SOFT_DISCRETE),
         *_family("td3:TD3", "td3", ("Box",), _DETERMINISTIC),
+        *_family("muzero:MuZero", "muzero", ("Discrete",), _PLANNING, params_module="muzero_params"),
     )
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -61,11 +61,10 @@ class OffPolicyActor(Protocol):
 class EnvironmentDriver:
     """The environments of a run and what they show at the moment."""
 
-    def __init__(self, env: VectorEnv, *, seed: int, device: torch.device, generator: torch.Generator) -> None:
+    def __init__(self, env: VectorEnv, *, seed: int, device: torch.device) -> None:
         self.env = env
         self.seed = seed
         self.device = device
-        self.generator = generator
         self._observation, self._mask = env.reset(derive_seeds(seed, "environment", count=env.num_envs))
         self._environment_lost = False
 
@@ -113,7 +112,8 @@ class RolloutCollector(EnvironmentDriver):
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        super().__init__(env, seed=seed, device=device, generator=generator)
+        super().__init__(env, seed=seed, device=device)
+        self.generator = generator
         self.actor = actor
         self.num_steps = num_steps
         self._storage: RolloutStorage | None = None
@@ -207,7 +207,10 @@ class RolloutCollector(EnvironmentDriver):
         self._storage.truncated[last] |= running
 
 
-class ReplayCollector(EnvironmentDriver):
+AnyReplay = TypeVar("AnyReplay", bound=Replay)
+
+
+class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
     """Steps the environments and hands every step to a replay."""
 
     steps_in_progress = 0  # every step is counted at once
@@ -215,31 +218,22 @@ class ReplayCollector(EnvironmentDriver):
     def __init__(
         self,
         env: VectorEnv,
-        actor: OffPolicyActor,
-        make_replay: Callable[[np.ndarray, np.ndarray | None], Replay],
+        make_replay: Callable[[np.ndarray | None], AnyReplay],
         *,
         seed: int,
         device: torch.device,
-        generator: torch.Generator,
     ) -> None:
-        """`make_replay` gets an example of one step's actions and, if there are any, action masks."""
-        super().__init__(env, seed=seed, device=device, generator=generator)
-        self.actor = actor
-        example = actor.random_actions(env.num_envs, None, torch.Generator(device))
-        self.replay = make_replay(example.cpu().numpy(), self._mask)
+        """`make_replay` gets an example of one step's action masks, if there are any."""
+        super().__init__(env, seed=seed, device=device)
+        self.replay = make_replay(self._mask)
         self.replay.begin(self._observation, self._mask)
 
-    def step(self, controls: Mapping[str, float], *, random: bool) -> StepBatch:
-        """Take one step in every environment, with random actions where asked."""
-        observation, mask = self._shown()
-        if random:
-            action = self.actor.random_actions(self.env.num_envs, mask, self.generator)
-        else:
-            action = self.actor.act(observation, mask, controls, self.generator)
-        step = self._step_env(self.actor.env_action(action))
+    def _take(self, action: np.ndarray, env_action: np.ndarray) -> StepBatch:
+        """Take actions [num_envs, ...], given as they are stored and as the environment takes them."""
+        step = self._step_env(env_action)
         self._check_finite(step)
         self.replay.add(
-            action.cpu().numpy(),
+            action,
             step.reward,
             step.terminated,
             step.truncated,
@@ -273,3 +267,32 @@ class ReplayCollector(EnvironmentDriver):
         self.replay.load_state_dict(state["replay"])
         if not self._load_env_state(state, step=step):
             self.replay.begin(self._observation, self._mask)
+
+
+class ReplayCollector(ReplayDriver[Replay]):
+    """Acts as an algorithm says, or at random."""
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        actor: OffPolicyActor,
+        make_replay: Callable[[np.ndarray, np.ndarray | None], Replay],
+        *,
+        seed: int,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        """`make_replay` gets an example of one step's actions and, if there are any, action masks."""
+        example = actor.random_actions(env.num_envs, None, torch.Generator(device)).cpu().numpy()
+        super().__init__(env, lambda mask: make_replay(example, mask), seed=seed, device=device)
+        self.actor = actor
+        self.generator = generator
+
+    def step(self, controls: Mapping[str, float], *, random: bool) -> StepBatch:
+        """Take one step in every environment, with random actions where asked."""
+        observation, mask = self._shown()
+        if random:
+            action = self.actor.random_actions(self.env.num_envs, mask, self.generator)
+        else:
+            action = self.actor.act(observation, mask, controls, self.generator)
+        return self._take(action.cpu().numpy(), self.actor.env_action(action))

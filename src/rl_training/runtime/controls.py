@@ -15,6 +15,7 @@ from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.schedules import SCHEDULE_KINDS, Schedule, as_schedule
 
+WHOLE_CONTROLS = ("num_simulations",)
 _DEFAULT_MILESTONES = (0.5, 0.75)
 _DEFAULT_FACTOR = 0.1
 _DEFAULT_EXPONENTIAL_RATIO = 0.01
@@ -56,6 +57,8 @@ class Control:
     schedule: Schedule | None
     warmup_steps: int
     horizon: int
+    whole: bool = False
+    """Whether it counts something: an integer of at least 1, halves rounded up."""
 
     @classmethod
     def of(cls, config: TrainConfig, key: str, *, default: float) -> Control:
@@ -67,14 +70,18 @@ class Control:
             schedule=None if schedule is None else as_schedule(schedule),
             warmup_steps=settings.get(f"{key}_warmup_steps") or 0,
             horizon=config.total_timesteps,
+            whole=key in WHOLE_CONTROLS,
         )
 
     def at(self, step: float) -> float:
         """Return the value at a step."""
         if self.schedule is None and step >= self.warmup_steps:
-            return self.value
-        scheduled = schedule_value(self.schedule, step=step, horizon=self.horizon, value=self.value)
-        return scheduled * max(step, 0) / self.warmup_steps if step < self.warmup_steps else scheduled
+            value = self.value
+        else:
+            value = schedule_value(self.schedule, step=step, horizon=self.horizon, value=self.value)
+            if step < self.warmup_steps:
+                value *= max(step, 0) / self.warmup_steps
+        return max(1, math.floor(value + 0.5)) if self.whole else value
 
 
 def resolve_learning_rate(config: TrainConfig, *, step: float, default: float) -> float:
@@ -114,8 +121,7 @@ def resolve_per_beta(config: TrainConfig, *, step: float, default: float) -> flo
 
 def resolve_num_simulations(config: TrainConfig, *, step: float, default: float) -> int:
     """Return the number of search simulations per move at `step`, at least 1; halves round up."""
-    resolved = resolve_control(config, "num_simulations", step=step, default=default)
-    return max(1, math.floor(resolved + 0.5))
+    return int(resolve_control(config, "num_simulations", step=step, default=default))
 
 
 def _faded(schedule: Schedule, *, start: float, step: float, horizon: float) -> float:

@@ -133,7 +133,7 @@ def play_episodes(
         if any(game.mask is not None for game in games):
             width = next(len(game.mask) for game in games if game.mask is not None)
             masks = np.stack([np.ones(width, bool) if game.mask is None else game.mask for game in games])
-        actions = policy.actions(batch, masks, generator)
+        actions = policy.actions(batch, masks, generator, policy.num_simulations)
         going: list[_Game] = []
         for game, action in zip(games, actions, strict=True):
             step = game.slot.step(action)

@@ -75,7 +75,7 @@ def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) ->
     """Return the replay that the parameters ask for."""
     params = session.params
     sampler: Sampler = UniformSampler(params.buffer_size)
-    if getattr(params, "prioritized", False):
+    if params.by_priority:
         sampler = PrioritizedSampler(params.buffer_size, alpha=params.per_alpha, eps=1e-6)
     settings: dict[str, Any] = {
         "capacity": params.buffer_size,

@@ -21,6 +21,7 @@ from rl_training.experiment.config import TrainConfig, algorithm_params, validat
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.state_files import read_state
+from rl_training.runtime.controls import resolve_num_simulations
 from rl_training.runtime.run_utils import resolve_device
 
 
@@ -30,7 +31,10 @@ class Actor(Protocol):
     device: torch.device
 
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Return the best actions, or sampled ones where a generator is given."""
+        """Return the best actions, or sampled ones where a generator is given.
+
+        Algorithms that plan also take `num_simulations`: with it they search, without they act by their network.
+        """
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return actions in the form the environment takes."""
@@ -50,19 +54,32 @@ class Policy:
         self.observation_space = observation_space
         self.action_space = action_space
         self.normalizer = normalizer
+        self.num_simulations: int | None = None
+        """What a policy that plans searches with when it is evaluated."""
+
+    @property
+    def plans(self) -> bool:
+        """Whether the policy can search before it acts."""
+        return hasattr(self.actor, "plan")
 
     def actions(
         self,
         observation: NumpyObservation,
         mask: np.ndarray | None = None,
         generator: torch.Generator | None = None,
+        num_simulations: int | None = None,
     ) -> np.ndarray:
-        """Return actions [B, ...] for raw observations [B, ...]; sampled where a generator is given."""
+        """Return actions [B, ...] for raw observations [B, ...]; sampled where a generator is given.
+
+        A policy that plans searches with `num_simulations` where they are given.
+        """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
         device = self.actor.device
         action_mask = None if mask is None else torch.as_tensor(mask, dtype=torch.bool, device=device)
-        return self.actor.env_action(self.actor.choose(to_tensor(observation, device), action_mask, generator))
+        planning = {} if num_simulations is None else {"num_simulations": num_simulations}
+        action = self.actor.choose(to_tensor(observation, device), action_mask, generator, **planning)
+        return self.actor.env_action(action)
 
     def predict(
         self,
@@ -71,11 +88,15 @@ class Policy:
         action_mask: Any = None,
         deterministic: bool = True,
         seed: int | None = None,
+        num_simulations: int | None = None,
     ) -> Any:
         """Return the action for one observation, or the actions for a batch of them.
 
-        With `deterministic=False` actions are sampled; equal seeds then give equal actions.
+        With `deterministic=False` actions are sampled; equal seeds then give equal actions. A policy that plans
+        searches with so many simulations as `num_simulations` says; without it acts by its policy network alone.
         """
+        if num_simulations is not None:
+            self._check_simulations(num_simulations)
         batch, single = self._as_batch(observation)
         mask = None
         if action_mask is not None:
@@ -88,8 +109,14 @@ class Policy:
                 generator.seed()
             else:
                 generator.manual_seed(seed)
-        actions = self.actions(batch, mask, generator)
+        actions = self.actions(batch, mask, generator, num_simulations)
         return actions[0] if single else actions
+
+    def _check_simulations(self, num_simulations: int) -> None:
+        if not self.plans:
+            raise AxiomError("this policy has no model to plan with; leave num_simulations out")
+        if isinstance(num_simulations, bool) or not isinstance(num_simulations, int) or num_simulations < 1:
+            raise AxiomError(f"num_simulations must be an integer of at least 1, not {num_simulations!r}")
 
     def _as_mask(self, action_mask: Any, rows: int, single: bool) -> np.ndarray:
         """Return the mask of every row, [rows, choices]."""
@@ -152,7 +179,10 @@ def policy_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> Policy:
             generator=torch.Generator(),  # the weights it draws are replaced at once
         )
         algorithm.load_state_dict(state["algorithm"])
-    return Policy(algorithm, observation_space, action_space, normalizer)
+    policy = Policy(algorithm, observation_space, action_space, normalizer)
+    if policy.plans:
+        policy.num_simulations = resolve_num_simulations(config, step=checkpoint.step, default=1)
+    return policy
 
 
 @contextmanager

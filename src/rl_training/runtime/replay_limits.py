@@ -14,15 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.algorithms.replay_params import ReplayParams
-from rl_training.data.replay import Replay
+from rl_training.algorithms.replay_params import ExperienceParams
 from rl_training.data.replay_size import ReplaySize
+from rl_training.data.trajectory_replay import search_bytes
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.segments import SEGMENTS
+from rl_training.runtime.collector import AnyReplay
 from rl_training.runtime.machine import available_memory, free_disk, in_words
 from rl_training.runtime.session import TrainingSession
 
@@ -41,7 +42,7 @@ class ReplayDemand:
     def of(
         cls,
         config: TrainConfig,
-        params: ReplayParams,
+        params: ExperienceParams,
         env: VectorEnv,
         action: np.ndarray,
         mask: np.ndarray | None = None,
@@ -53,11 +54,12 @@ class ReplayDemand:
                 env.observation_space,
                 action,
                 num_envs=env.num_envs,
-                n_step=params.n_step,
+                n_step=params.stored_steps,
                 stack=env_params(config, "training").frame_stack,
-                prioritized=getattr(params, "prioritized", False),
-                hindsight=params.hindsight != "none",
+                prioritized=params.by_priority,
+                hindsight=getattr(params, "hindsight", "none") != "none",
                 mask_width=0 if mask is None else mask.shape[1],
+                search_width=search_bytes(int(env.action_space.n)) if params.with_search else 0,  # type: ignore[attr-defined]
             ),
             steps=-(-config.total_timesteps // env.num_envs) * env.num_envs,
             memory_map=params.memory_map,
@@ -89,10 +91,10 @@ def fitting_replay(
     env: VectorEnv,
     action: np.ndarray,
     mask: np.ndarray | None,
-    make_replay: Callable[[TrainingSession, VectorEnv, np.ndarray], Replay],
-) -> Replay:
+    make_replay: Callable[[TrainingSession, VectorEnv, np.ndarray], AnyReplay],
+) -> AnyReplay:
     """Make the replay where memory and disk can hold what the run will fill of it, or say what would fit."""
-    params: ReplayParams = session.params
+    params: ExperienceParams = session.params
     demand = ReplayDemand.of(session.config, params, env, action, mask)
     resumed = session.setup.resume_point
     continued = resumed if resumed is not None and not resumed.fork else None
@@ -116,7 +118,7 @@ def fitting_replay(
         ) from error
 
 
-def _memory_problem(demand: ReplayDemand, params: ReplayParams, available: int, free: int, *, fixed: bool) -> str:
+def _memory_problem(demand: ReplayDemand, params: ExperienceParams, available: int, free: int, *, fixed: bool) -> str:
     """Return the refusal of a replay that is larger than the available memory, or nothing."""
     capacity, needed = params.buffer_size, demand.memory(params.buffer_size)
     if needed <= available:
@@ -133,7 +135,7 @@ def _memory_problem(demand: ReplayDemand, params: ReplayParams, available: int, 
     )
 
 
-def _disk_problem(demand: ReplayDemand, params: ReplayParams, place: Path, free: int, *, fixed: bool) -> str:
+def _disk_problem(demand: ReplayDemand, params: ExperienceParams, place: Path, free: int, *, fixed: bool) -> str:
     """Return the refusal of a replay whose files and checkpoints are larger than the free disk, or nothing."""
     capacity, needed = params.buffer_size, demand.disk(params.buffer_size)
     if needed <= free:
@@ -151,7 +153,7 @@ def _disk_problem(demand: ReplayDemand, params: ReplayParams, place: Path, free:
     )
 
 
-def _smaller(params: ReplayParams, fits: Callable[[int], bool]) -> list[str]:
+def _smaller(params: ExperienceParams, fits: Callable[[int], bool]) -> list[str]:
     """Return the repair by a smaller replay: the largest that fits, rounded down to two digits."""
     low, high = 0, params.buffer_size
     while high - low > 1:
@@ -159,7 +161,7 @@ def _smaller(params: ReplayParams, fits: Callable[[int], bool]) -> list[str]:
         low, high = (middle, high) if fits(middle) else (low, middle)
     unit = 10 ** max(0, len(str(low)) - 2)
     largest = low // unit * unit
-    return [f"set it to at most {largest}"] if largest >= max(params.batch_size, params.n_step) else []
+    return [f"set it to at most {largest}"] if largest >= max(params.batch_size, params.stored_steps) else []
 
 
 def _written(resumed: ResumePoint) -> int:

@@ -249,6 +249,8 @@ class TrainingSession(RunCounters):
             return False
         self._evaluation_due, self._saved = True, False
         seeds = evaluation_seeds(self.config.seed, self.step, self.config.eval_episodes)
+        if self.policy.plans:
+            self.policy.num_simulations = int(self._controls["num_simulations"].at(self.step))
         try:
             with self.timed("eval"):
                 episodes = evaluate_policy(

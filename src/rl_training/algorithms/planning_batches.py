@@ -1,0 +1,127 @@
+"""From rows of a replay to a batch for the learner: returns, bootstraps, policies searched again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rl_training.algorithms.muzero_loss import UnrollBatch
+from rl_training.algorithms.muzero_params import MuZeroParams
+from rl_training.algorithms.planning_targets import partial_returns, steps_by_age, unroll_targets
+from rl_training.data.observations import NumpyObservation, Observation, to_tensor
+from rl_training.data.trajectory_replay import TrajectoryReplay, Window
+from rl_training.models.augmentation import shift_observation
+from rl_training.models.planning_network import PlanningNetwork
+from rl_training.search.mlp import MLPModel
+from rl_training.search.model import SearchModel
+from rl_training.search.search import TreeSearch
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random streams that batches are made with."""
+
+    replay: np.random.Generator
+    search: np.random.Generator
+    augmentation: torch.Generator
+
+
+@dataclass(frozen=True)
+class BatchMaker:
+    """Makes targets with the target network, which moves more slowly than the one that learns."""
+
+    params: MuZeroParams
+    network: PlanningNetwork
+    model: SearchModel | MLPModel
+    search: TreeSearch
+    actions: int
+    device: torch.device
+
+    def make(
+        self,
+        replay: TrajectoryReplay,
+        rows: np.ndarray,
+        weight: np.ndarray | None,
+        *,
+        num_simulations: int,
+        total_timesteps: int,
+        draws: Draws,
+    ) -> tuple[UnrollBatch, np.ndarray]:
+        """Return the batch that begins at rows [B], and for priorities how wrong the search was about each [B]."""
+        params = self.params
+        steps = params.unroll_steps
+        window = replay.windows(rows, steps + 1 + params.n_step)
+        n_step: int | np.ndarray = params.n_step
+        if params.shrink_n_step:
+            n_step = steps_by_age(replay.count - replay.serials(rows), params.n_step, total_timesteps)
+        returns = partial_returns(window, steps, n_step, params.discount)
+        values = returns.total
+        needed = returns.factor != 0
+        if needed.any():
+            values[needed] += returns.factor[needed] * self._values(replay.reached(returns.last[needed]))
+        window = self._reanalyze(replay, window, num_simulations, draws)
+        horizon = params.value_prefix_horizon if params.value_prefix else None
+        targets = unroll_targets(window, values, prefix_horizon=horizon)
+        # Past the end any action will do; random ones teach that none of them matters.
+        past = draws.replay.integers(0, self.actions, size=(steps, len(rows)))
+        batch = UnrollBatch(
+            observation=self._augmented(replay.observed(rows)[0], draws),
+            action=self._tensor(np.where(window.real[:steps], window.action[:steps], past)),
+            value=self._tensor(targets.value),
+            value_mask=self._tensor(targets.value_mask),
+            reward=self._tensor(targets.reward),
+            reward_mask=self._tensor(targets.reward_mask),
+            policy=self._tensor(targets.policy),
+            policy_mask=self._tensor(targets.policy_mask),
+            weight=None if weight is None else self._tensor(weight),
+            successor=self._successors(replay, window, draws),
+            successor_mask=self._tensor(targets.successor_mask),
+        )
+        return batch, np.abs(window.value[0] - values[0])
+
+    @torch.inference_mode()
+    def _values(self, observation: NumpyObservation) -> np.ndarray:
+        return self.network.values(to_tensor(observation, self.device)).cpu().numpy()
+
+    def _reanalyze(self, replay: TrajectoryReplay, window: Window, num_simulations: int, draws: Draws) -> Window:
+        """Replace the policies of a share of the trajectories by what a search finds now."""
+        count = round(self.params.reanalyze_ratio * window.real.shape[1])
+        if count == 0:
+            return window
+        # Which rows a batch begins at is drawn by slices of priority: the first ones would always be the oldest.
+        chosen = draws.replay.permutation(window.real.shape[1])[:count]
+        again = np.zeros_like(window.real[: self.params.unroll_steps + 1])
+        again[:, chosen] = True
+        again &= window.real[: len(again)]
+        observation, legal = replay.observed(window.rows[: len(again)][again])
+        found = self.search.run(
+            self.model,
+            to_tensor(observation, self.device),
+            num_simulations=num_simulations,
+            exploration=1.0 if self.params.search == "gumbel" else 0.0,
+            generator=draws.search,
+            legal=legal,
+        )
+        policy = window.policy.copy()
+        policy[: len(again)][again] = found.weights
+        return window._replace(policy=policy)
+
+    def _successors(self, replay: TrajectoryReplay, window: Window, draws: Draws) -> Observation | None:
+        """Return the observations [K * B, ...] after each step, where consistency is learned."""
+        if self.params.consistency_coef == 0:
+            return None
+        # Where a step is not real its row may be one that was never written: the first one's stands in for it.
+        steps = self.params.unroll_steps
+        rows = np.where(window.real[:steps], window.rows[:steps], window.rows[:1])
+        return self._augmented(replay.reached(rows.ravel()), draws)
+
+    def _augmented(self, observation: NumpyObservation, draws: Draws) -> Observation:
+        tensors = to_tensor(observation, self.device)
+        if self.params.augmentation == "none":
+            return tensors
+        return shift_observation(self.network.encoder, tensors, draws.augmentation)
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(array, device=self.device)

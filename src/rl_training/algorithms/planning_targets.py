@@ -1,0 +1,82 @@
+"""What a window of experience teaches a planning network: rewards, values and policies of an unroll of K steps.
+
+A return ends without a bootstrap where the task terminated and with one where it was cut off by a time limit, or where
+the newest step is. States after a termination are worth 0; of states after a time limit nothing is known, and nothing
+is learned of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rl_training.data.trajectory_replay import Window
+
+
+class Returns(NamedTuple):
+    """Sums of discounted rewards from each of the first states of a window, and what is to be added to them."""
+
+    total: np.ndarray  # [K + 1, B]
+    factor: np.ndarray  # [K + 1, B] of the value of the state after step `last`; 0 where there is nothing to add
+    last: np.ndarray  # [K + 1, B] rows of the steps that each sum ends with
+
+
+def partial_returns(window: Window, unroll_steps: int, n_step: int | np.ndarray, discount: float) -> Returns:
+    """Sum up to `n_step` rewards (one number, or one per trajectory [B]) from the states 0 to `unroll_steps`.
+
+    `discount` is negative where two players take turns: each reward is seen by the player who moves.
+    """
+    states = unroll_steps + 1
+    shape = (states, window.real.shape[1])
+    total, factor = np.zeros(shape, np.float32), np.ones(shape, np.float32)
+    last = window.rows[:states].copy()
+    going = np.ones(shape, bool)
+    for step in range(int(np.max(n_step))):
+        part = slice(step, step + states)
+        going = going & window.real[part] & (step < n_step)
+        total += np.where(going, factor * window.reward[part], 0.0)
+        last = np.where(going, window.rows[part], last)
+        factor = np.where(going, factor * np.where(window.terminated[part], 0.0, discount), factor).astype(np.float32)
+        going &= ~window.terminated[part]
+    return Returns(total, np.where(window.real[:states], factor, 0.0).astype(np.float32), last)
+
+
+def steps_by_age(age: np.ndarray, n_step: int, total_timesteps: int) -> np.ndarray:
+    """Return how many rewards [B] to sum for trajectories collected `age` environment steps ago (Ye et al. 2021).
+
+    The older a trajectory, the less it says of the present policy: one reward less per 30 % of the run.
+    """
+    return np.clip(n_step - np.floor(age / (0.3 * total_timesteps)), 1, n_step).astype(np.int64)
+
+
+class Targets(NamedTuple):
+    """What to learn from an unroll; masks are float32, 0 where nothing is known."""
+
+    value: np.ndarray  # [K + 1, B]
+    value_mask: np.ndarray  # [K + 1, B]
+    reward: np.ndarray  # [K, B] of the step into state k + 1, or the sum since the last reset
+    reward_mask: np.ndarray  # [K, B]
+    policy: np.ndarray  # [K + 1, B, A]
+    policy_mask: np.ndarray  # [K + 1, B]
+    successor_mask: np.ndarray  # [K, B] whether state k + 1 was observed
+
+
+def unroll_targets(window: Window, values: np.ndarray, *, prefix_horizon: int | None = None) -> Targets:
+    """Return the targets, given the values [K + 1, B] of the states; `prefix_horizon` sums rewards between resets."""
+    steps = len(values) - 1
+    real, over = window.real[: steps + 1], window.over[: steps + 1]
+    rewards = np.where(real[:-1], window.reward[:steps], 0.0).astype(np.float32)
+    if prefix_horizon is not None:
+        for start in range(0, steps, prefix_horizon):
+            rewards[start : start + prefix_horizon] = rewards[start : start + prefix_horizon].cumsum(0)
+    known = (real | over).astype(np.float32)
+    return Targets(
+        value=np.where(real, values, 0.0).astype(np.float32),
+        value_mask=known,
+        reward=rewards,
+        reward_mask=known[:-1],
+        policy=window.policy[: steps + 1],
+        policy_mask=real.astype(np.float32),
+        successor_mask=real[:-1].astype(np.float32),
+    )

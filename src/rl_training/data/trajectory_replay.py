@@ -1,0 +1,142 @@
+"""A replay of whole trajectories: windows of consecutive steps with what the search said of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import Space
+
+from rl_training.data.observation_store import allocate_column
+from rl_training.data.observations import NumpyObservation
+from rl_training.data.replay import Replay
+from rl_training.data.samplers import Sampler
+
+RUNNING, TERMINATED, TRUNCATED = range(3)
+
+
+class Window(NamedTuple):
+    """L consecutive steps of B trajectories, time first. Where a step is not `real` its other numbers mean nothing."""
+
+    rows: np.ndarray  # [L, B] of the replay's columns
+    real: np.ndarray  # [L, B] bool, whether the step was taken, in the same episode as the first
+    over: np.ndarray  # [L, B] bool, whether the episode had terminated before
+    action: np.ndarray  # [L, B]
+    reward: np.ndarray  # [L, B]
+    terminated: np.ndarray  # [L, B] bool, whether the step ended the task
+    policy: np.ndarray  # [L, B, A] what the search recommended
+    value: np.ndarray  # [L, B] what the search expected
+
+
+class TrajectoryReplay(Replay):
+    """The latest steps of all environments with the search's policy and value; rows never change once written."""
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        action: np.ndarray,
+        sampler: Sampler,
+        *,
+        actions: int,
+        capacity: int,
+        num_envs: int,
+        stack: int = 1,
+        directory: Path | None = None,
+    ) -> None:
+        """Reserve memory for `capacity` steps; `action` is an example of one step, [num_envs]."""
+        super().__init__(
+            observation_space,
+            action,
+            sampler,
+            capacity=capacity,
+            num_envs=num_envs,
+            n_step=1,
+            gamma=1.0,
+            stack=stack,
+            directory=directory,
+        )
+        # Single steps come in the order of the environments: an episode's serial numbers are num_envs apart.
+        for name, (width, kind) in _search_columns(actions).items():
+            self.columns[name] = allocate_column((capacity, *width), kind, directory, name)
+        self._breaks: list[int] = []  # counts at which all episodes were cut off
+
+    def begin(self, observation: NumpyObservation, mask: np.ndarray | None = None) -> None:
+        """Every environment starts an episode; those in progress end here."""
+        super().begin(observation, mask)
+        if self.count:
+            self._breaks.append(self.count)
+
+    def note_search(self, policy: np.ndarray, value: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        """Complete the step just added by what the search said of its observations, and how it ended."""
+        rows = np.arange(self.count - self.num_envs, self.count) % self.capacity
+        self.columns["policy"][rows] = policy
+        self.columns["value"][rows] = value
+        self.columns["ended"][rows] = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, RUNNING))
+
+    def serials(self, rows: np.ndarray) -> np.ndarray:
+        """Return the serial numbers of rows, which are also the environment steps at which they were collected."""
+        newest = self.count - 1
+        return newest - (newest - rows) % self.capacity
+
+    def draw(
+        self, batch_size: int, beta: float, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the rows [B] at which the windows of a batch begin, and their importance weights."""
+        rows, weight = self.sampler.sample(self.oldest, self.count, (1, batch_size), beta, generator)
+        return rows[0], None if weight is None else weight[0]
+
+    def windows(self, rows: np.ndarray, length: int) -> Window:
+        """Return the steps that begin at rows [B]."""
+        serials = self.serials(rows) + np.arange(length)[:, None] * self.num_envs  # [L, B]
+        places = serials % self.capacity
+        ended = self.columns["ended"].take(places)
+        for count in self._breaks:
+            cut = (serials >= count - self.num_envs) & (serials < count) & (ended == RUNNING)
+            ended = np.where(cut, TRUNCATED, ended)
+        real = serials < self.count
+        real[1:] &= np.logical_and.accumulate(ended[:-1] == RUNNING)
+        terminated = real & (ended == TERMINATED)
+        over = np.zeros_like(real)
+        over[1:] = np.logical_or.accumulate(terminated[:-1])
+        columns = self.columns
+        return Window(
+            rows=places,
+            real=real,
+            over=over,
+            action=columns["action"].take(places),
+            reward=columns["reward"].take(places),
+            terminated=terminated,
+            policy=columns["policy"].take(places, axis=0),
+            value=columns["value"].take(places),
+        )
+
+    def observed(self, rows: np.ndarray) -> tuple[NumpyObservation, np.ndarray | None]:
+        """Return the observations [..., *shape] before steps [...], and what was legal in them."""
+        serials = self.columns["observation"].take(rows, axis=0)
+        return self.observations.get(serials), self._masks_of(self.columns["observation"], rows)
+
+    def reached(self, rows: np.ndarray) -> NumpyObservation:
+        """Return the true successors [..., *shape] of steps [...]."""
+        return self.observations.get(self.columns["successor"].take(rows, axis=0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is not in the rows."""
+        return {**super().state_dict(), "breaks": self._breaks}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on; the rows are put back by `restore_rows`."""
+        super().load_state_dict(state)
+        self._breaks = list(state["breaks"])
+
+
+def search_bytes(actions: int) -> int:
+    """Return how many bytes a step takes besides those of a plain replay."""
+    return sum(
+        int(np.prod(shape, initial=1)) * np.dtype(kind).itemsize for shape, kind in _search_columns(actions).values()
+    )
+
+
+def _search_columns(actions: int) -> dict[str, tuple[tuple[int, ...], Any]]:
+    return {"policy": ((actions,), np.float32), "value": ((), np.float32), "ended": ((), np.uint8)}
