@@ -48,8 +48,8 @@ class BatchMaker:
         num_simulations: int,
         total_timesteps: int,
         draws: Draws,
-    ) -> tuple[UnrollBatch, np.ndarray]:
-        """Return the batch that begins at rows [B], and for priorities how wrong the search was about each [B]."""
+    ) -> UnrollBatch:
+        """Return the batch of windows that begin at rows [B] and count by weights [B]."""
         params = self.params
         steps = params.unroll_steps
         window = replay.windows(rows, steps + 1 + params.n_step)
@@ -66,7 +66,7 @@ class BatchMaker:
         targets = unroll_targets(window, values, prefix_horizon=horizon)
         # Past the end any action will do; random ones teach that none of them matters.
         past = draws.replay.integers(0, self.actions, size=(steps, len(rows)))
-        batch = UnrollBatch(
+        return UnrollBatch(
             observation=self._augmented(replay.observed(rows)[0], draws),
             action=self._tensor(np.where(window.real[:steps], window.action[:steps], past)),
             value=self._tensor(targets.value),
@@ -79,7 +79,6 @@ class BatchMaker:
             successor=self._successors(replay, window, draws),
             successor_mask=self._tensor(targets.successor_mask),
         )
-        return batch, np.abs(window.value[0] - values[0])
 
     @torch.inference_mode()
     def _values(self, observation: NumpyObservation) -> np.ndarray:

@@ -42,6 +42,17 @@ def partial_returns(window: Window, unroll_steps: int, n_step: int | np.ndarray,
     return Returns(total, np.where(window.real[:states], factor, 0.0).astype(np.float32), last)
 
 
+def search_errors(window: Window, n_step: int, discount: float) -> np.ndarray:
+    """Return how far the search's values of the first states were from their n-step returns [B].
+
+    Both are of the time of collection: a value that was searched long ago would look wrong for its age alone.
+    """
+    returns = partial_returns(window, 0, n_step, discount)
+    newest = window.real[: n_step + 1].sum(0) - 1  # after a time limit the last state stands in for the one beyond
+    bootstrap = np.take_along_axis(window.value, newest[None], 0)
+    return np.abs(window.value[0] - (returns.total + returns.factor * bootstrap)[0])
+
+
 def steps_by_age(age: np.ndarray, n_step: int, total_timesteps: int) -> np.ndarray:
     """Return how many rewards [B] to sum for trajectories collected `age` environment steps ago (Ye et al. 2021).
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl_training.algorithms.muzero import MuZero
 from rl_training.algorithms.planning_batches import Draws
+from rl_training.algorithms.planning_targets import search_errors
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
 from rl_training.data.trajectory_replay import TrajectoryReplay
 from rl_training.envs.vector import VectorEnv
@@ -97,6 +98,7 @@ class PlanningLoop:
         before = session.step
         with session.timed("collect"):
             session.count_episodes(self.collector.step(controls))
+            self._prioritize()
         # Steps beyond the horizon, where it is no multiple of num_envs, call for no updates.
         after = min(before + self.collector.env.num_envs, session.config.total_timesteps)
         updates = updates_between(before, after, params.replay_ratio, beyond=params.learning_starts)
@@ -107,6 +109,16 @@ class PlanningLoop:
                 metrics = self._learn(controls, updates)
         session.advance(self.collector.env.num_envs, metrics, updates=updates, check_finite=False)
 
+    def _prioritize(self) -> None:
+        """Set the priorities of the steps whose n-step returns have just become known."""
+        replay, params = self.collector.replay, self.algorithm.params
+        first = replay.count - (params.n_step + 1) * replay.num_envs
+        if not params.by_priority or first < replay.oldest:
+            return
+        rows = np.arange(first, first + replay.num_envs) % replay.capacity
+        window = replay.windows(rows, params.n_step + 1)
+        replay.sampler.update(rows, search_errors(window, params.n_step, params.discount))
+
     def _learn(self, controls: Mapping[str, float], updates: int) -> dict[str, Tensor]:
         reports = []
         replay = self.collector.replay
@@ -114,7 +126,7 @@ class PlanningLoop:
             rows, weight = replay.draw(
                 self.algorithm.params.batch_size, controls.get("per_beta", 0.0), self.draws.replay
             )
-            batch, errors = self.algorithm.batches.make(
+            batch = self.algorithm.batches.make(
                 replay,
                 rows,
                 weight,
@@ -122,7 +134,6 @@ class PlanningLoop:
                 total_timesteps=self.session.config.total_timesteps,
                 draws=self.draws,
             )
-            replay.sampler.update(rows, errors)
             reports.append(self.algorithm.update(batch, controls))
         metrics = {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
         self._warn_of_clipping(metrics["clipped_targets"])
