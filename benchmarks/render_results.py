@@ -20,6 +20,9 @@ ALGORITHM_PAGES = ROOT / "docs" / "algorithms"
 # Which algorithms each page of `docs/algorithms/` shows.
 PAGES = {
     "dqn": ("dqn", "double_dqn", "c51", "qr_dqn", "rainbow"),
+    "efficientzero": ("efficientzero",),
+    "gumbel_muzero": ("gumbel_muzero",),
+    "muzero": ("muzero",),
     "ppo": ("ppo", "a2c"),
     "sac": ("sac", "tqc", "crossq", "discrete_sac"),
     "td3": ("td3", "ddpg"),

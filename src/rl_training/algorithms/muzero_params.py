@@ -125,6 +125,10 @@ class MuZeroParams(ExperienceParams):
                 f"algo_kwargs.buffer_size: a window of unroll_steps and n_step over {num_envs} environments takes "
                 f"{window} steps; raise buffer_size or lower unroll_steps or n_step"
             )
+        if self.two_player and self.value_prefix:
+            found.append(
+                "algo_kwargs.value_prefix: sums the rewards of one player; set it to false where two take turns"
+            )
         schedule = None if self.num_simulations_schedule is None else as_schedule(self.num_simulations_schedule)
         if schedule is not None and (lowest := _lowest(schedule, self.num_simulations)) < 1:
             found.append(

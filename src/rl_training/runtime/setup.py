@@ -99,6 +99,14 @@ class RunSetup:
             terminated=None if terminated is None else lambda achieved, desired: terminated(achieved, desired, {}),
         )
 
+    def players(self) -> int:
+        """Return how many players take turns in the environment."""
+        (slot,) = make_slots(self.config.env_id, self.config.env_kwargs, mode="training", count=1)
+        try:
+            return int(getattr(slot.env.unwrapped, "players", 1))
+        finally:
+            slot.close()
+
     @property
     def normalized_env(self) -> NormalizedVectorEnv | None:
         """The training environments where they are normalised."""
