@@ -30,7 +30,7 @@ class BoardGame(gym.Env[np.ndarray, Any]):
     def __init__(
         self, name: str, opponent: str | None, opponents: Mapping[str, Opponent], render_mode: str | None
     ) -> None:
-        if opponent is not None and opponent not in opponents:
+        if opponent is not None and opponent not in tuple(opponents):
             raise ConfigError(
                 f"env_kwargs.opponent: {type(self).__name__} has no opponent `{opponent}`; choose one of "
                 f"{', '.join(opponents)}, or null for self-play"
@@ -65,8 +65,7 @@ class BoardGame(gym.Env[np.ndarray, Any]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Play a move, and let the opponent answer it."""
-        mover = self._rules.agent_selection
-        self._play(int(action))
+        mover = self._play(int(action))
         if self._opponent is not None and self._legal:
             self._answer()
         # Against an opponent the mover looks at the end too, even where it is not its turn any more.
@@ -93,15 +92,18 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         self._moves = []
         self._look()
 
-    def _play(self, move: int) -> None:
+    def _play(self, move: int) -> str:
+        """Make a move and return the player whose it was."""
         if move not in self._legal:
             raise EnvironmentFailure(
                 f"{type(self).__name__}: {move} is no legal move; "
                 + (f"choose one of {self._legal}, as info['action_mask'] says" if self._legal else "call reset first")
             )
+        mover: str = self._rules.agent_selection
         self._rules.step(move)
         self._moves.append(move)
         self._look()
+        return mover
 
     def _answer(self) -> None:
         assert self._opponent is not None
@@ -130,7 +132,7 @@ class TicTacToe(BoardGame):
     """Three in a row on 3x3 squares; action 3 * column + row takes a square."""
 
     def __init__(self, opponent: str | None = None, render_mode: str | None = None) -> None:
-        opponents = {"random": random_opponent, "perfect": perfect_tictactoe}
+        opponents: dict[str, Opponent] = {"random": random_opponent, "perfect": perfect_tictactoe}
         super().__init__("tictactoe", opponent, opponents, render_mode)
 
 
@@ -140,7 +142,7 @@ class ConnectFour(BoardGame):
     def __init__(self, opponent: str | None = None, opponent_depth: int = 4, render_mode: str | None = None) -> None:
         if type(opponent_depth) is not int or opponent_depth < 1:
             raise ConfigError(f"env_kwargs.opponent_depth: must be an integer >= 1, got {opponent_depth!r}")
-        opponents = {"random": random_opponent, "depth-limited": DepthLimited(opponent_depth)}
+        opponents: dict[str, Opponent] = {"random": random_opponent, "depth-limited": DepthLimited(opponent_depth)}
         super().__init__("connect_four", opponent, opponents, render_mode)
 
 

@@ -61,7 +61,7 @@ _BOTTOM = sum(1 << 7 * column for column in range(7))
 _BOARD = sum(_COLUMNS)
 # The middle first: good moves that are tried early cut off more of the rest.
 _ORDER = (3, 2, 4, 1, 5, 0, 6)
-_WIN = 1000  # more than any position is estimated at
+WIN = 1000  # more than any position is estimated at
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,16 @@ class DepthLimited:
         """Play one of the moves with the best score."""
         own, stones = connect_four_bits(moves)
         winning = completing_cells(own, stones)
-        best, best_moves = -2 * _WIN, list[int]()
+        best, best_moves = -2 * WIN, list[int]()
         for column in _ORDER:
             cell = landing_cells(stones) & _COLUMNS[column]
             if not cell:
                 continue
             if cell & winning:
-                score = _WIN + self.depth
+                score = WIN + self.depth
             else:
                 # The window begins one below the best score so far, so that an equal score is exact too.
-                score = -_alpha_beta(own ^ stones, stones | cell, self.depth - 1, -2 * _WIN, 1 - best)
+                score = -_alpha_beta(own ^ stones, stones | cell, self.depth - 1, -2 * WIN, 1 - best)
             if score > best:
                 best, best_moves = score, []
             if score == best:
@@ -119,10 +119,10 @@ def _alpha_beta(own: int, stones: int, depth: int, alpha: int, beta: int) -> int
     if not playable:
         return 0
     if playable & completing_cells(own, stones):
-        return _WIN + depth  # sooner wins, with more depth left, score higher
+        return WIN + depth  # sooner wins, with more depth left, score higher
     if depth == 0:
-        return _estimate(own, stones)
-    best = -2 * _WIN
+        return estimate(own, stones)
+    best = -2 * WIN
     for column in _ORDER:
         cell = playable & _COLUMNS[column]
         if cell:
@@ -133,7 +133,7 @@ def _alpha_beta(own: int, stones: int, depth: int, alpha: int, beta: int) -> int
     return best
 
 
-def _estimate(own: int, stones: int) -> int:
+def estimate(own: int, stones: int) -> int:
     """Count the cells that would complete a four, and stones in the middle column, for the player to move."""
     other, middle = own ^ stones, _COLUMNS[3]
     cells = completing_cells(own, stones).bit_count() - completing_cells(other, stones).bit_count()
