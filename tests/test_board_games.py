@@ -285,6 +285,12 @@ def test_looking_ahead_finds_an_open_three_before_it_is_made() -> None:
     assert not {DepthLimited(1)(open_two, range(7), generator) for _ in range(20)} & {1, 4}
 
 
+def test_a_lost_game_is_made_to_last() -> None:
+    generator = np.random.default_rng(1)
+    # Column 2 stops the first of two threats; every other move loses at once.
+    assert {DepthLimited(3)([3, 4, 4, 5, 3, 3, 5, 2, 4], range(7), generator) for _ in range(20)} == {2}
+
+
 def plain_minimax(own: int, stones: int, depth: int) -> int:
     cells = [landing_cells(stones) & 0x7F << 7 * column for column in range(7)]
     if not any(cells):
