@@ -23,6 +23,7 @@ KEYS = [
     "cpu_count",
     "free_disk_gb",
     "extra_atari",
+    "extra_boardgames",
     "extra_box2d",
     "extra_mujoco",
     "extra_plot",

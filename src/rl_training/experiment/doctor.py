@@ -13,6 +13,7 @@ from rl_training._version import __version__
 
 _EXTRAS = {
     "atari": ("ale_py", "cv2"),
+    "boardgames": ("pettingzoo", "pygame"),
     "box2d": ("Box2D",),
     "mujoco": ("mujoco",),
     "plot": ("matplotlib",),
