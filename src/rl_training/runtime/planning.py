@@ -19,7 +19,6 @@ from rl_training.algorithms.planning_targets import search_errors
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
 from rl_training.data.trajectory_replay import TrajectoryReplay
 from rl_training.envs.vector import VectorEnv
-from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
@@ -37,7 +36,6 @@ def train_planning(
 ) -> TrainResult:
     """Train a planning algorithm as configured, or go on from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
-        _check_players(session)
         env = session.setup.make_env(gamma=session.params.gamma)
         algorithm = get_algorithm_spec(session.config.algo).load_algorithm()(
             session.params,
@@ -59,18 +57,6 @@ def train_planning(
         while not session.done:
             loop.step()
         return session.result()
-
-
-def _check_players(session: TrainingSession) -> None:
-    """Refuse to plan for one player where two take turns, and the reverse."""
-    players, env_id = session.setup.players(), session.config.env_id
-    if players == 2 and not session.params.two_player:
-        raise ConfigError(f"algo_kwargs.two_player: two players take turns in {env_id}; set it to true")
-    if players != 2 and session.params.two_player:
-        raise ConfigError(
-            f"algo_kwargs.two_player: a single player acts in {env_id}; set it to false, or choose an "
-            "environment for self-play"
-        )
 
 
 def make_trajectory_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) -> TrajectoryReplay:

@@ -37,6 +37,7 @@ class RunSetup:
         self.device: torch.device = resolve_device(self.config.device)
         self.observation_space, self.action_space = check_environment(self.config.env_id, self.config.env_kwargs)
         self._check_spaces()
+        self._check_players()
         self._env: VectorEnv | None = None
         threads = choose_threads(
             self.config, images=self._has_images(), hidden_sizes=getattr(self.params, "hidden_sizes", None)
@@ -60,6 +61,25 @@ class RunSetup:
                 f"{spec.name} does not support the {action} actions of {self.config.env_id}; it takes "
                 f"{', '.join(spec.action_spaces)}: choose another environment, or an algorithm that fits "
                 f"({', '.join(fitting) or 'there is none yet'})"
+            )
+
+    def _check_players(self) -> None:
+        """Refuse to learn for one player where two take turns, and the reverse: values would have the wrong sign."""
+        (slot,) = make_slots(self.config.env_id, self.config.env_kwargs, mode="training", count=1)
+        players = getattr(slot.env.unwrapped, "players", 1)
+        slot.close()
+        env_id, two_player = self.config.env_id, getattr(self.params, "two_player", None)
+        if players == 2 and two_player is None:
+            raise ConfigError(
+                f"{self.config.algo} learns for one player, and two take turns in {env_id}; give it an opponent "
+                "(env_kwargs.opponent: random), or choose muzero or gumbel_muzero with two_player: true"
+            )
+        if players == 2 and not two_player:
+            raise ConfigError(f"algo_kwargs.two_player: two players take turns in {env_id}; set it to true")
+        if players != 2 and two_player:
+            raise ConfigError(
+                f"algo_kwargs.two_player: a single player acts in {env_id}; set it to false, or choose an environment "
+                "for self-play"
             )
 
     def _has_images(self) -> bool:
@@ -98,14 +118,6 @@ class RunSetup:
             reward=lambda achieved, desired: reward(achieved, desired, {}),
             terminated=None if terminated is None else lambda achieved, desired: terminated(achieved, desired, {}),
         )
-
-    def players(self) -> int:
-        """Return how many players take turns in the environment."""
-        (slot,) = make_slots(self.config.env_id, self.config.env_kwargs, mode="training", count=1)
-        try:
-            return int(getattr(slot.env.unwrapped, "players", 1))
-        finally:
-            slot.close()
 
     @property
     def normalized_env(self) -> NormalizedVectorEnv | None:
