@@ -65,6 +65,7 @@ class Learner:
             rows,
             weight,
             num_simulations=self.params.num_simulations,
+            exploration=0.25,
             total_timesteps=self.config.total_timesteps,
             draws=self.draws,
         )

@@ -36,6 +36,11 @@ def search_rule(params: MuZeroParams) -> Rule:
     return Puct(dirichlet_alpha=params.dirichlet_alpha, transform=transform)
 
 
+def exploration(controls: Mapping[str, float]) -> float:
+    """Return how much noise enters the root: PUCT's share of it, or all of Gumbel's."""
+    return controls.get("root_exploration_fraction", 1.0)
+
+
 class MuZero:
     """The model, its slower copy for targets, their optimizer, and the search over them."""
 
@@ -86,7 +91,7 @@ class MuZero:
             observation,
             mask,
             num_simulations=int(controls["num_simulations"]),
-            exploration=controls.get("root_exploration_fraction", 1.0),
+            exploration=exploration(controls),
             temperature=controls.get("temperature", 0.0),
             generator=generator,
         )

@@ -46,6 +46,7 @@ class BatchMaker:
         weight: np.ndarray | None,
         *,
         num_simulations: int,
+        exploration: float,
         total_timesteps: int,
         draws: Draws,
     ) -> UnrollBatch:
@@ -61,7 +62,7 @@ class BatchMaker:
         needed = returns.factor != 0
         if needed.any():
             values[needed] += returns.factor[needed] * self._values(replay.reached(returns.last[needed]))
-        window = self._reanalyze(replay, window, num_simulations, draws)
+        window = self._reanalyze(replay, window, draws, num_simulations=num_simulations, exploration=exploration)
         horizon = params.value_prefix_horizon if params.value_prefix else None
         targets = unroll_targets(window, values, prefix_horizon=horizon)
         # Past the end any action will do; random ones teach that none of them matters.
@@ -84,8 +85,13 @@ class BatchMaker:
     def _values(self, observation: NumpyObservation) -> np.ndarray:
         return self.network.values(to_tensor(observation, self.device)).cpu().numpy()
 
-    def _reanalyze(self, replay: TrajectoryReplay, window: Window, num_simulations: int, draws: Draws) -> Window:
-        """Replace the policies of a share of the trajectories by what a search finds now."""
+    def _reanalyze(
+        self, replay: TrajectoryReplay, window: Window, draws: Draws, *, num_simulations: int, exploration: float
+    ) -> Window:
+        """Replace the policies of a share of the trajectories by what a search finds now.
+
+        It explores as acting does: without noise, whatever is tried first looks best and is learned for good.
+        """
         count = round(self.params.reanalyze_ratio * window.real.shape[1])
         if count == 0:
             return window
@@ -99,7 +105,7 @@ class BatchMaker:
             self.model,
             to_tensor(observation, self.device),
             num_simulations=num_simulations,
-            exploration=1.0 if self.params.search == "gumbel" else 0.0,
+            exploration=exploration,
             generator=draws.search,
             legal=legal,
         )

@@ -23,13 +23,23 @@ class BoardGame(gym.Env[np.ndarray, Any]):
     The observation is a float32 vector: one number per cell for the own stones, then as many for the other's. It is
     seen by the player whom the next `step` moves. The reward is that of the player whom this `step` moved: 1 for a
     win, 0 otherwise, and -1 where the opponent's answer wins.
+
+    Self-play soon repeats the games that it likes best. Up to `opening_moves` random moves at the beginning of each let
+    it see others, too; nobody is taught to play them. Games against an opponent begin with an empty board.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own way
 
     def __init__(
-        self, name: str, opponent: str | None, opponents: Mapping[str, Opponent], render_mode: str | None
+        self,
+        name: str,
+        opponent: str | None,
+        opponents: Mapping[str, Opponent],
+        opening_moves: int,
+        render_mode: str | None,
     ) -> None:
+        if type(opening_moves) is not int or opening_moves < 0:
+            raise ConfigError(f"env_kwargs.opening_moves: must be an integer >= 0, got {opening_moves!r}")
         if opponent is not None and opponent not in tuple(opponents):
             raise ConfigError(
                 f"env_kwargs.opponent: {type(self).__name__} has no opponent `{opponent}`; choose one of "
@@ -39,6 +49,7 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         # How many players `step` moves in turn: with two, what is good for one is bad for the next.
         self.players = 2 if opponent is None else 1
         self._opponent = None if opponent is None else opponents[opponent]
+        self._opening_moves = opening_moves
         self._rules = _load_rules(name, render_mode)
         first_player = self._rules.possible_agents[0]
         rows, columns, planes = self._rules.observation_space(first_player)["observation"].shape
@@ -61,6 +72,8 @@ class BoardGame(gym.Env[np.ndarray, Any]):
             self._agent_first = bool(self.np_random.integers(2)) if drawn else not self._agent_first
             if not self._agent_first:
                 self._answer()
+        elif self._opening_moves:
+            self._open()
         return self._observe(), self._info()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -91,6 +104,16 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         self._rules.reset()
         self._moves = []
         self._look()
+
+    def _open(self) -> None:
+        """Play a random number of random moves; an opening that ends the game is none."""
+        count = int(self.np_random.integers(self._opening_moves + 1))
+        while True:
+            while self._legal and len(self._moves) < count:
+                self._play(random_opponent(self._moves, self._legal, self.np_random))
+            if self._legal:
+                return
+            self._begin()
 
     def _play(self, move: int) -> str:
         """Make a move and return the player whose it was."""
@@ -131,19 +154,25 @@ class BoardGame(gym.Env[np.ndarray, Any]):
 class TicTacToe(BoardGame):
     """Three in a row on 3x3 squares; action 3 * column + row takes a square."""
 
-    def __init__(self, opponent: str | None = None, render_mode: str | None = None) -> None:
+    def __init__(self, opponent: str | None = None, opening_moves: int = 0, render_mode: str | None = None) -> None:
         opponents: dict[str, Opponent] = {"random": random_opponent, "perfect": perfect_tictactoe}
-        super().__init__("tictactoe", opponent, opponents, render_mode)
+        super().__init__("tictactoe", opponent, opponents, opening_moves, render_mode)
 
 
 class ConnectFour(BoardGame):
     """Four in a row on 6 rows of 7 columns; an action drops a stone into a column."""
 
-    def __init__(self, opponent: str | None = None, opponent_depth: int = 4, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        opponent: str | None = None,
+        opponent_depth: int = 4,
+        opening_moves: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
         if type(opponent_depth) is not int or opponent_depth < 1:
             raise ConfigError(f"env_kwargs.opponent_depth: must be an integer >= 1, got {opponent_depth!r}")
         opponents: dict[str, Opponent] = {"random": random_opponent, "depth-limited": DepthLimited(opponent_depth)}
-        super().__init__("connect_four", opponent, opponents, render_mode)
+        super().__init__("connect_four", opponent, opponents, opening_moves, render_mode)
 
 
 def _load_rules(name: str, render_mode: str | None) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.muzero import MuZero
+from rl_training.algorithms.muzero import MuZero, exploration
 from rl_training.algorithms.planning_batches import Draws
 from rl_training.algorithms.planning_targets import search_errors
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
@@ -131,6 +131,7 @@ class PlanningLoop:
                 rows,
                 weight,
                 num_simulations=int(controls["num_simulations"]),
+                exploration=exploration(controls),
                 total_timesteps=self.session.config.total_timesteps,
                 draws=self.draws,
             )
