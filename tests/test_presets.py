@@ -159,8 +159,12 @@ def test_preset_with_a_replay_trains(name: str, tmp_path: Path) -> None:
         tracking={"tensorboard": False},
     )
     result = train(shortened)
-    interval, gradient_steps = (config.algo_kwargs[key] for key in ("train_interval", "gradient_steps"))
-    assert result.metrics["update_count"] == (horizon // interval - warm_up // interval) * gradient_steps
+    settings = config.algo_kwargs
+    if "replay_ratio" in settings:
+        assert result.metrics["update_count"] == int((horizon - warm_up) * settings["replay_ratio"])
+        return
+    interval = settings["train_interval"]
+    assert result.metrics["update_count"] == (horizon // interval - warm_up // interval) * settings["gradient_steps"]
 
 
 def test_unknown_preset_suggests_the_nearest() -> None:

@@ -38,10 +38,14 @@ def list_presets() -> list[PresetEntry]:
     ]
 
 
+# Modules of environments that belong to no suite, and the extras they need.
+_EXTRAS = {"rl_training.envs.board_games": "boardgames"}
+
+
 def needed_extra(env_id: str) -> str | None:
     """Return the extra that brings an environment, or None where the core suffices."""
     manifest = manifest_of(env_id)
-    return None if manifest is None else manifest.extra
+    return manifest.extra if manifest is not None else _EXTRAS.get(env_id.partition(":")[0])
 
 
 def catalogue_record(presets: Sequence[PresetEntry]) -> dict[str, Any]:
