@@ -18,7 +18,7 @@ from typing import Any
 
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.files import write_json_atomically
-from rl_training.experiment.runs import dependency_versions
+from rl_training.experiment.runs import METRICS, dependency_versions
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.workflows import evaluate, train
 
@@ -41,9 +41,16 @@ def train_seed(preset: str, seed: int, output_dir: Path, overrides: dict[str, An
         "seconds": round(seconds, 1),
         "resume_mode": result.resume_mode,
         "final_evaluation": result.metrics["eval_return_mean"],
+        "evaluations": evaluation_curve(result.run_dir),
         **{key: scores[key] for key in ("eval_return_mean", "eval_return_std", "eval_episodes")},
     }
     return row, config
+
+
+def evaluation_curve(run_dir: Path) -> list[list[float]]:
+    """Return step and mean return of every evaluation during training."""
+    rows = map(json.loads, (run_dir / METRICS).read_text(encoding="utf-8").splitlines())
+    return [[row["global_step"], round(row["eval_return_mean"], 2)] for row in rows if row["event"] == "eval"]
 
 
 def run_preset(preset: str, seeds: list[int], output_dir: Path, overrides: dict[str, Any]) -> Path:

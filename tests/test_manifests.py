@@ -240,6 +240,9 @@ def test_the_catalogue_holds_suites_protocols_and_references(capsys: Capture) ->
     assert main(["zoo", "--suite", "box2d", "--format", "commands"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "axiomrl train --preset dqn-lunarlander",
+        "axiomrl train --preset efficientzero-lunarlander",
+        "axiomrl train --preset gumbel_muzero-lunarlander",
+        "axiomrl train --preset muzero-lunarlander",
         "axiomrl train --preset ppo-lunarlander",
         "axiomrl train --preset sac-lunarlandercontinuous",
     ]
