@@ -519,6 +519,14 @@ def test_wrong_seeds_in_a_file_are_refused_like_those_of_the_flag(axiomrl: Comma
     assert_refused(axiomrl("train", "--config", "c.yaml"), "c.yaml: benchmark.seeds: must be ")
 
 
+def test_a_seed_is_not_silently_ignored_beside_the_seeds_of_a_file(axiomrl: Command, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(f"{COMPLETE}benchmark: {{seeds: [1, 2]}}\n")
+    refused = axiomrl("config", "--config", "c.yaml", "--seed", "7")
+    assert_refused(refused, "--seed: the configuration has the seeds 1, 2; name others by --seeds, or make it one run")
+    alone = axiomrl("config", "--config", "c.yaml", "--seed", "7", "--set", "benchmark.seeds=null")
+    assert "seed: 7" in alone.out.splitlines()
+
+
 @pytest.mark.parametrize(
     ("flags", "repair"),
     [

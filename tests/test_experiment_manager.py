@@ -17,7 +17,7 @@ from rl_training import DefaultExperimentManager, TrainConfig
 from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.checkpoints import list_checkpoints
 from rl_training.experiment.config import config_to_dict
-from rl_training.experiment.runs import read_metadata
+from rl_training.experiment.runs import read_metadata, write_metadata
 from rl_training.runtime.callbacks import Callback, EarlyStopping, TrainingEvent
 from rl_training.runtime.runner import BenchmarkRunner, FunctionRunner
 from rl_training.runtime.session import TrainResult
@@ -191,6 +191,28 @@ def test_a_seed_without_a_sound_checkpoint_starts_anew(summary: Path, straight: 
     assert result.status == "completed"
     assert run_dirs(summary)[5].name != damaged.name
     assert_same_sweep(summary, only_summary(straight.run_dir))
+
+
+@pytest.mark.parametrize(("status", "later"), [("running", "interrupted"), ("failed", "failed")])
+def test_a_run_that_was_killed_and_given_up_is_interrupted(status: str, later: str, summary: Path) -> None:
+    edit(summary, 5, status="running", metrics={})
+    killed = summary.parent / run_dirs(summary)[5].name
+    shutil.rmtree(killed / "checkpoints")
+    write_metadata(killed, {**read_metadata(killed), "status": status, "finished_at_utc": None})
+    go_on(summary)
+    left = read_metadata(killed)
+    assert left["status"] == later
+    if later == "interrupted":
+        assert left["finished_at_utc"] is not None
+        assert left["notices"] == [f"killed, and no sound checkpoint is left: {summary.name} started seed 5 anew"]
+
+
+def test_a_run_that_is_gone_is_trained_anew(summary: Path) -> None:
+    edit(summary, 5, status="running", metrics={})
+    shutil.rmtree(summary.parent / run_dirs(summary)[5].name)
+    edit(summary, 5, run_dir=str(summary.parent / "gone"))
+    result, starts = go_on(summary)
+    assert (result.status, starts) == ("completed", [(5, 0)])
 
 
 def test_a_seed_that_never_began_is_trained(summary: Path, straight: TrainResult) -> None:

@@ -20,7 +20,7 @@ from rl_training.experiment.runs import METADATA, METRICS
 from rl_training.zoo.html_report import render_page
 from rl_training.zoo.palette import DARK_PAPER, LIGHT_PAPER, STYLES
 from rl_training.zoo.reporting import Report, build_report
-from rl_training.zoo.svg_charts import shortened, tick_values
+from rl_training.zoo.svg_charts import WIDTH, shortened, tick_values
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;"
 VOID = {"meta", "input"}
@@ -242,6 +242,36 @@ def test_ticks_are_round_numbers_within_the_axis(low: float, high: float, most: 
     assert tick_values(low, high, most) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0.0, 485.44), (-1213.6, 1213.6), (-110.0, -90.0), (0.0012, 0.00225), (-75e3, 6e4), (12.5e6, 97.5e6)],
+)
+def test_no_tick_is_clipped_or_covers_the_axis_label(low: float, high: float, tmp_path: Path) -> None:
+    for seed, score in enumerate((low, (low + high) / 2, high), start=1):
+        write_curve(fake_run(tmp_path, seed), {12_500_000: low, 100_000_000: score})
+    charts = re.findall(r'<svg class="chart".*?</svg>', render_page(build_report([tmp_path]), "report", tmp_path))
+    ticks = [
+        tick
+        for chart in charts
+        for tick in re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="(\w+)">(.+?)<', chart)
+    ]
+    assert {anchor for _, anchor, _ in ticks} == {"middle", "end"}
+    sign = 10  # the widest that a digit gets, in the large type of a phone
+    for x, anchor, tick in ticks:
+        width = sign * len(tick)
+        if anchor == "end":
+            assert float(x) - width >= 24, f"{tick} covers the label of the axis"
+        else:
+            assert width / 2 <= float(x) <= WIDTH - width / 2, f"{tick} is clipped"
+
+
+def test_scores_that_differ_by_rounding_are_drawn_as_one(tmp_path: Path) -> None:
+    fake_runs(tmp_path, [99999.9, 99999.9 + 2e-11, 99999.9 - 2e-11])
+    page = render_page(build_report([tmp_path]), "report", tmp_path)
+    ticks = re.findall(r'text-anchor="middle">([\d.]+k)<', page[page.index("Final scores") :])
+    assert ticks == ["90k", "95k", "100k", "105k"]
+
+
 def test_a_long_name_keeps_its_ends() -> None:
     assert shortened("ppo-cartpole+1f6c0a52") == "ppo-cartpole+1f6c0a52"
     long = shortened("discrete_sac-some-package-Environment-v0+1f6c0a52")
@@ -330,9 +360,10 @@ def test_a_browser_shows_the_page_without_a_network(text: str, sample: Path, tmp
             for kind in ("keyDown", "keyUp"):
                 browser.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
         assert set(browser.evaluate(f"{shown}.map(f => f.className)")) == {"of-train by-time"}
+        box = "getBoundingClientRect()"
         outside = "Math.max(...[...document.querySelectorAll('svg.chart')].filter(c => c.clientWidth).flatMap(c =>"
-        outside += " [...c.querySelectorAll('text')].map(t => t.getBoundingClientRect().right"
-        outside += " - c.getBoundingClientRect().right)))"
+        outside += f" [...c.querySelectorAll('text')].flatMap(t => [t.{box}.right - c.{box}.right,"
+        outside += f" c.{box}.left - t.{box}.left])))"
         browser.open(file, width=390)
         assert browser.evaluate(outside) <= 0, "a text of a chart is clipped"
     assert browser.messages == []

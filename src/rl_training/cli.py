@@ -324,13 +324,20 @@ def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) 
             "eval_episodes",
         )
     }
-    return load_config(
+    config = load_config(
         request.config,
         preset=request.preset,
         base=base,
         overrides=overrides,
         set_values=request.set_values or (),
     )
+    seeds = config.benchmark.get("seeds")
+    if request.seed is not None and seeds is not None:
+        raise ConfigError(
+            f"--seed: the configuration has the seeds {', '.join(map(str, seeds))}; name others by --seeds, "
+            "or make it one run by --set benchmark.seeds=null"
+        )
+    return config
 
 
 def _print_result(result: TrainResult, output: Output) -> int:

@@ -119,6 +119,17 @@ def write_metadata(run_dir: Path, content: Mapping[str, Any]) -> None:
         write_json_atomically(run_dir / METADATA, content)
 
 
+def give_up_run(run_dir: Path, notice: str) -> None:
+    """Record that a run whose process was killed will not go on; one that ended by itself stays as it is."""
+    try:
+        metadata = read_metadata(run_dir)
+    except AxiomError:  # gone, or damaged: reports list it as unreadable
+        return
+    if metadata["status"] == "running":
+        ended = {"status": "interrupted", "finished_at_utc": utc_now(), "notices": [*metadata["notices"], notice]}
+        write_metadata(run_dir, {**metadata, **ended})
+
+
 @cache
 def dependency_versions() -> dict[str, str | None]:
     """Return the versions of the key dependencies, without importing them; None where one is absent."""

@@ -16,6 +16,7 @@ from rl_training.experiment.checkpoints import newest_sound_checkpoint
 from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
 from rl_training.experiment.config_blocks import BenchmarkParams
 from rl_training.experiment.manager import ExperimentManager
+from rl_training.experiment.runs import give_up_run
 from rl_training.experiment.sweeps import COMPLETED, SeedSweepPlan, resolve_benchmark_seeds
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.executors import Executor, SerialExecutor
@@ -80,10 +81,12 @@ def setup_sweep(
     if isinstance(executor, RayExecutor) and setup.torch.threads > 1:
         # Chosen by the cores of this machine: others may have more or fewer, and would round differently.
         run_config = dataclasses.replace(run_config, torch_threads=setup.torch.threads)
-    resume_points = {} if known is None else _resume_points(known, path.parent)
+    resume_points, lost = ({}, {}) if known is None else _unfinished_runs(known, path.parent)
     fresh = _fresh_each_time(callbacks)
 
     def make_runner(seed: int) -> SeedRunner:
+        if seed in lost:
+            give_up_run(lost[seed], f"killed, and no sound checkpoint is left: {path.name} started seed {seed} anew")
         seed_config = dataclasses.replace(run_config, seed=seed)
         return SeedRunner(manager, seed_config, resume_points.get(seed), fresh())
 
@@ -154,9 +157,10 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _resume_points(known: SweepSummary, directory: Path) -> dict[int, Path]:
-    """Return the run directories of unfinished seeds that have a sound checkpoint."""
-    found = {}
+def _unfinished_runs(known: SweepSummary, directory: Path) -> tuple[dict[int, Path], dict[int, Path]]:
+    """Return the run directories of unfinished seeds: those with a sound checkpoint, and those without."""
+    sound: dict[int, Path] = {}
+    lost: dict[int, Path] = {}
     for record in known.runs:
         if record.status == COMPLETED or record.run_dir is None:
             continue
@@ -164,8 +168,8 @@ def _resume_points(known: SweepSummary, directory: Path) -> dict[int, Path]:
         run_dir = beside if beside.is_dir() else record.run_dir
         try:
             newest_sound_checkpoint(run_dir)
+            sound[record.seed] = run_dir
         except CheckpointError as error:
             logger.warning("seed %d starts anew: %s", record.seed, " ".join(str(error).split()))
-        else:
-            found[record.seed] = run_dir
-    return found
+            lost[record.seed] = run_dir
+    return sound, lost

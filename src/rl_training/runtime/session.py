@@ -17,7 +17,7 @@ from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.experiment.checkpoints import BEST, ResumePoint, go_back_to, point, prune_checkpoints
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.state_files import read_state
-from rl_training.runtime.cadence import marks_between
+from rl_training.runtime.cadence import Marks
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping, TrainingEvent
 from rl_training.runtime.controls import Control
 from rl_training.runtime.counters import RunCounters
@@ -63,6 +63,10 @@ class TrainingSession(RunCounters):
         self._controls = {
             key: Control.of(self.config, key, default=getattr(self.params, key)) for key in self.params.controls
         }
+        horizon = self.config.total_timesteps
+        self._log_marks = Marks(self.config.log_interval or max(1, horizon // 100), horizon)
+        self._eval_marks = Marks(self.config.eval_interval, horizon)
+        self._save_marks = Marks(self.config.checkpoint_interval or max(1, horizon // 10), horizon)
         self._checkpoint_path: Path | None = None
         self._saved = False  # whether the latest checkpoint holds the state as it is
 
@@ -74,12 +78,8 @@ class TrainingSession(RunCounters):
         """Create or reopen the run directory, restore a checkpoint where there is one, and begin."""
         self.algorithm, self.collector = algorithm, collector
         self._archive = None if replay is None else ReplayArchive(replay)
-        normalized = self.setup.normalized_env
         self.policy = Policy(
-            algorithm,
-            self.setup.observation_space,
-            self.setup.action_space,
-            None if normalized is None else normalized.observation_normalizer,
+            algorithm, self.setup.observation_space, self.setup.action_space, self.setup.observation_normalizer
         )
         lengths = self._restore(self._resume_point) if self._resume_point is not None else {}
         self.resume_mode = EXACT if collector.state_dict()["env"] is not None else EPISODE_BOUNDARY
@@ -138,8 +138,7 @@ class TrainingSession(RunCounters):
         with checkpoint_fits(checkpoint):
             session = state["session"]
             self.algorithm.load_state_dict(state["algorithm"])
-            if self.setup.normalized_env is not None:
-                self.setup.normalized_env.load_normalizer_state_dict(state["normalizers"])
+            self.setup.load_normalizer_state_dict(state["normalizers"])
             self.streams.load_state_dict(session["streams"])
             if self._archive is not None:
                 self._archive.restore(checkpoint.run_dir, checkpoint.manifest["segments"], fork=resumed.fork)
@@ -206,20 +205,13 @@ class TrainingSession(RunCounters):
         self.metrics.add(metrics)
         if check_finite:
             self.metrics.check_finite(self.step)
-        row = self._log() if self._crossed(before, self.config.log_interval, share=100) else {}
+        row = self._log() if self._log_marks.crossed(before, self.step) else {}
         if self.callbacks and (updates or row):
             self.callbacks.call("on_update_end", self._event(row))
-        self._evaluation_due |= self._crossed(before, self.config.eval_interval)
+        self._evaluation_due |= self._eval_marks.crossed(before, self.step)
         best = self._evaluation_due and self.evaluate()
-        if best or self._crossed(before, self.config.checkpoint_interval, share=10):
+        if best or self._save_marks.crossed(before, self.step):
             self.save(best=best)
-
-    def _crossed(self, before: int, interval: int | None, *, share: int | None = None) -> bool:
-        """Whether a mark of the interval, or of a share of the horizon, was crossed within the horizon."""
-        horizon = self.config.total_timesteps
-        if interval is None and share is not None:
-            interval = max(1, horizon // share)
-        return interval is not None and marks_between(before, min(self.step, horizon), interval) > 0
 
     def _log(self) -> dict[str, Any]:
         self.metrics.check_finite(self.step)
@@ -292,14 +284,13 @@ class TrainingSession(RunCounters):
                 "step": self.step,
             }
         collector = self.collector.state_dict()
-        normalized = self.setup.normalized_env
         path = save_training_checkpoint(
             self.run_dir,
             step=step,
             config=self.config,
             state={
                 "algorithm": self.algorithm.state_dict(),
-                "normalizers": None if normalized is None else normalized.normalizer_state_dict(),
+                "normalizers": self.setup.normalizer_state_dict(),
                 "collector": collector,
                 "session": {
                     "counters": self.counters(),

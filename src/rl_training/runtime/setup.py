@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rl_training.data.hindsight import GoalTask
 from rl_training.envs.make import check_environment, make_slots, make_vector_env, resolve_backend
-from rl_training.envs.normalize import NormalizedVectorEnv, with_normalization
+from rl_training.envs.normalize import NormalizedVectorEnv, ObservationNormalizer, with_normalization
 from rl_training.envs.spaces import observation_kind, space_to_json
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import ConfigError, MissingExtraError
@@ -120,9 +120,18 @@ class RunSetup:
         )
 
     @property
-    def normalized_env(self) -> NormalizedVectorEnv | None:
-        """The training environments where they are normalised."""
-        return self._env if isinstance(self._env, NormalizedVectorEnv) else None
+    def observation_normalizer(self) -> ObservationNormalizer | None:
+        """What the training environments do to observations, None where they are left as they are."""
+        return self._env.observation_normalizer if isinstance(self._env, NormalizedVectorEnv) else None
+
+    def normalizer_state_dict(self) -> dict[str, Any] | None:
+        """Return the state of the normalisers, None where nothing is normalised."""
+        return self._env.normalizer_state_dict() if isinstance(self._env, NormalizedVectorEnv) else None
+
+    def load_normalizer_state_dict(self, state: Any) -> None:
+        """Put the state of the normalisers back."""
+        if isinstance(self._env, NormalizedVectorEnv):
+            self._env.load_normalizer_state_dict(state)
 
     def spaces_as_json(self) -> dict[str, Any]:
         """Return the spaces for a checkpoint's manifest."""

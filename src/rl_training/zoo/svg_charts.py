@@ -20,7 +20,8 @@ from rl_training.zoo.quantities import Quantity, tick_text
 from rl_training.zoo.tables import interval_text, printable, score_text
 
 WIDTH = 480
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 12, 46
+_SIDE, _TOP, _BOTTOM = 24, 12, 46
+_SIGN = 10  # the widest that a digit gets, in the large type of a phone
 _HEIGHT = 300
 _ROW = 46
 _LONGEST_NAME = 32
@@ -46,9 +47,9 @@ def line_chart(curves: Sequence[Curve], title: str, x: Quantity, y: Quantity) ->
     lines = [line for _, curve in drawn for line in _lines(curve)]
     xs = np.concatenate([line.x for line in lines])
     ys = np.concatenate([line.y for line in lines])
-    # Steps and time begin at 0, whether or not there is a value.
-    across = _scale(np.append(xs, 0.0), x, _LEFT, WIDTH - _RIGHT, pad=0.0)
     up = _scale(ys, y, _HEIGHT - _BOTTOM, _TOP, pad=0.04)
+    # Steps and time begin at 0, whether or not there is a value.
+    across = _scale(np.append(xs, 0.0), x, _left_margin(up), WIDTH - _SIDE, pad=0.0)
     content = Markup("").join([_axes(across, up, x, y), *(_curve(*pair, across, up) for pair in drawn)])
     return _svg(title, _HEIGHT, content)
 
@@ -57,7 +58,7 @@ def interval_chart(board: Sequence[Standing], title: str, y: Quantity) -> Markup
     """Return each entry's interquartile mean, its interval and the score of every seed, one row below the other."""
     scored = [(position, place, place.summary) for position, place in enumerate(board) if place.summary is not None]
     scores = np.concatenate([[summary.low, summary.high, *(summary.interval or ())] for _, _, summary in scored])
-    across = _scale(scores, y, 12, WIDTH - 12, pad=0.03)
+    across = _scale(scores, y, _SIDE, WIDTH - _SIDE, pad=0.03)
     bottom = _TOP + _ROW * len(scored)
     rows = []
     for row, (position, place, summary) in enumerate(scored):
@@ -125,7 +126,7 @@ def _lines(curve: Curve) -> list[Line]:
 
 def _scale(values: np.ndarray, quantity: Quantity, start: float, end: float, pad: float) -> _Scale:
     low, high = quantity.limits or (float(values.min()), float(values.max()))
-    if high <= low:
+    if high - low <= 1e-9 * abs(high):  # the same but for rounding
         room = abs(low) * 0.1 or 1.0
         low, high = low - room * (pad > 0), high + room
     elif quantity.limits is None:
@@ -136,25 +137,33 @@ def _scale(values: np.ndarray, quantity: Quantity, start: float, end: float, pad
 def _axes(across: _Scale, up: _Scale, x: Quantity, y: Quantity) -> Markup:
     rows = Markup("").join(
         Markup('<path class="grid" d="M{},{:.1f}H{}"/><text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(
-            _LEFT, up(value), WIDTH - _RIGHT, _LEFT - 6, up(value) + 4.5, tick_text(value)
+            across.start, up(value), across.end, across.start - 6, up(value) + 4.5, tick_text(value)
         )
         for value in tick_values(up.low, up.high, 6)
     )
-    label = Markup('<text class="label" transform="translate(13,{:.1f}) rotate(-90)" text-anchor="middle">{}</text>')
+    label = Markup('<text class="label" transform="translate(16,{:.1f}) rotate(-90)" text-anchor="middle">{}</text>')
     return _x_grid(across, x, _TOP, _HEIGHT - _BOTTOM) + rows + label.format((_HEIGHT - _BOTTOM + _TOP) / 2, y.label)
+
+
+def _left_margin(up: _Scale) -> float:
+    """Return the room that the label of the axis and its widest tick need."""
+    return 30 + _SIGN * max(len(tick_text(value)) for value in tick_values(up.low, up.high, 6))
 
 
 def _x_grid(across: _Scale, x: Quantity, top: float, bottom: float) -> Markup:
     values = tick_values(across.low / x.unit, across.high / x.unit, 6)
-    columns = Markup("").join(
-        Markup(
-            '<path class="grid" d="M{0:.1f},{1}V{2}"/><text x="{0:.1f}" y="{3}" text-anchor="middle">{4}</text>'
-        ).format(across(value * x.unit), top, bottom, bottom + 18, tick_text(value))
-        for value in values
-    )
+    columns = Markup("").join(_x_tick(across(value * x.unit), tick_text(value), top, bottom) for value in values)
     middle = (across.start + across.end) / 2
     label = Markup('<text class="label" x="{:.1f}" y="{}" text-anchor="middle">{}</text>')
     return columns + label.format(middle, bottom + 38, x.label)
+
+
+def _x_tick(place: float, text: str, top: float, bottom: float) -> Markup:
+    half = _SIGN * len(text) / 2
+    inside = min(max(place, half), WIDTH - half)  # a tick near the edge would be cut off
+    return Markup(
+        '<path class="grid" d="M{:.1f},{}V{}"/><text x="{:.1f}" y="{}" text-anchor="middle">{}</text>'
+    ).format(place, top, bottom, inside, bottom + 18, text)
 
 
 def _curve(position: int, curve: Curve, across: _Scale, up: _Scale) -> Markup:
