@@ -48,7 +48,7 @@ def muzero_loss(network: PlanningNetwork, batch: UnrollBatch, params: MuZeroPara
         "clipped_targets": clipped_share(batch.value, params.support_size),
     }
     heads = policy + params.value_coef * value  # [K + 1, B]
-    loss = heads[0] + (heads[1:] + reward).sum(0) / steps
+    loss = heads[0] + (heads[1:] + params.reward_coef * reward).sum(0) / steps
     if params.consistency_coef > 0:
         assert batch.successor is not None
         with torch.no_grad():

@@ -84,6 +84,8 @@ class MuZeroParams(ExperienceParams):
     """Images: shift them by up to four pixels whenever they are learned from."""
     value_coef: Annotated[float, Ge(0)] = 0.25
     """Weight of the value's loss."""
+    reward_coef: Annotated[float, Ge(0)] = 1.0
+    """Weight of the reward's loss."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
     """Largest norm of the gradient over all parameters; null switches clipping off."""
     latent_size: Annotated[int, Ge(1)] = 64
