@@ -70,6 +70,18 @@ class Player:
         return np.eye(ACTIONS, dtype=bool)[(np.arange(self.replay.num_envs) + step) % ACTIONS]
 
 
+def reached(replay: TrajectoryReplay, rows: Any) -> np.ndarray:
+    successors = replay.reached(np.asarray(rows))
+    assert isinstance(successors, np.ndarray)
+    return successors
+
+
+def observed(replay: TrajectoryReplay, rows: Any) -> np.ndarray:
+    observations = replay.observed(np.asarray(rows))[0]
+    assert isinstance(observations, np.ndarray)
+    return observations
+
+
 def column(window: Window, name: str, trajectory: int = 0) -> list[Any]:
     values: list[Any] = getattr(window, name)[:, trajectory].tolist()
     return values
@@ -148,7 +160,7 @@ def test_an_episode_that_was_broken_off_ends_there() -> None:
     assert column(first, "over", 1) == [False, False, True, True, True]  # it had terminated before the break
     after = replay.windows(np.array([4]), 3)
     assert real_rewards(after) == [2, 3, 4]
-    assert replay.reached(np.array([2])).tolist() == [[0, 2]]  # what came before the break, not after it
+    assert reached(replay, [2]).tolist() == [[0, 2]]  # what came before the break, not after it
 
 
 def test_environments_end_each_on_its_own() -> None:
@@ -206,14 +218,10 @@ def test_the_final_observation_of_an_episode_is_reached_and_the_next_one_is_obse
     player.play(3, truncated=(0,))
     player.play(3, terminated=(0,))
     player.play(1)
-    observed, masks = replay.observed(np.arange(7))
-    assert masks is None
-    assert isinstance(observed, np.ndarray)
-    reached = replay.reached(np.arange(7))
-    assert isinstance(reached, np.ndarray)
-    assert observed[:, 1].tolist() == [START, 1, 2, 3 + START, 4, 5, 6 + START]
-    assert reached[:, 1].tolist() == [1, 2, 3 + FINAL, 4, 5, 6 + FINAL, 7]
-    assert replay.reached(np.array([[2], [5]])).shape == (2, 1, 2)
+    assert observed(replay, range(7))[:, 1].tolist() == [START, 1, 2, 3 + START, 4, 5, 6 + START]
+    assert reached(replay, range(7))[:, 1].tolist() == [1, 2, 3 + FINAL, 4, 5, 6 + FINAL, 7]
+    assert reached(replay, [[2], [5]]).shape == (2, 1, 2)
+    assert replay.observed(np.arange(7))[1] is None  # nothing was ever illegal
 
 
 def test_observations_are_those_of_their_environment_after_the_ring_wrapped() -> None:
@@ -222,13 +230,10 @@ def test_observations_are_those_of_their_environment_after_the_ring_wrapped() ->
     for number in range(9):
         player.play(3, terminated=(number % 2,))
     serials = np.arange(replay.oldest, replay.count)
-    observed = replay.observed(serials % 12)[0]
-    reached = replay.reached(serials % 12)
-    assert isinstance(observed, np.ndarray)
-    assert isinstance(reached, np.ndarray)
-    assert observed[:, 0].tolist() == (serials % 2).tolist()
-    np.testing.assert_array_equal(np.floor(observed[:, 1]), serials // 2)
-    np.testing.assert_array_equal(np.floor(reached[:, 1]), serials // 2 + 1)
+    before, after = observed(replay, serials % 12), reached(replay, serials % 12)
+    assert before[:, 0].tolist() == (serials % 2).tolist()
+    np.testing.assert_array_equal(np.floor(before[:, 1]), serials // 2)
+    np.testing.assert_array_equal(np.floor(after[:, 1]), serials // 2 + 1)
 
 
 def test_masks_come_with_the_observations_they_belong_to() -> None:
@@ -260,12 +265,8 @@ def test_stacked_observations_begin_with_their_episode() -> None:
         replay.add(np.zeros(1, np.int64), np.zeros(1), nothing, nothing, following, following)
         replay.note_search(np.full((1, ACTIONS), step), np.zeros(1), nothing, nothing)
         frame = following
-    observed = replay.observed(np.arange(3))[0]
-    reached = replay.reached(np.arange(3))
-    assert isinstance(observed, np.ndarray)
-    assert isinstance(reached, np.ndarray)
-    assert observed[:, :, 0].tolist() == [[0, 0], [0, 1], [1, 2]]
-    assert reached[:, :, 0].tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert observed(replay, range(3))[:, :, 0].tolist() == [[0, 0], [0, 1], [1, 2]]
+    assert reached(replay, range(3))[:, :, 0].tolist() == [[0, 1], [1, 2], [2, 3]]
 
 
 # -- drawing -------------------------------------------------------------------------------------
@@ -284,13 +285,12 @@ def test_only_kept_steps_are_drawn_and_large_errors_more_often() -> None:
     assert (rows == 0).mean() > 0.95
     assert weight is not None
     assert weight[rows == 0].max() < weight[rows != 0].min()
-    assert make_uniform_draw() is None
 
 
-def make_uniform_draw() -> np.ndarray | None:
+def test_uniform_draws_need_no_weights() -> None:
     replay = make_replay(8)
     Player(replay).play(8)
-    return replay.draw(4, 1.0, np.random.default_rng(0))[1]
+    assert replay.draw(4, 1.0, np.random.default_rng(0))[1] is None
 
 
 # -- checkpoints and size --------------------------------------------------------------------------
@@ -321,9 +321,9 @@ def test_a_restored_replay_has_the_same_windows_and_goes_on_alike() -> None:
     rows = np.arange(one.oldest, one.count) % 20
     for ours, theirs in zip(one.windows(rows, 6), other.windows(rows, 6), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    for ours, theirs in zip(one.observed(rows), other.observed(rows), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(one.reached(rows), other.reached(rows))
+    np.testing.assert_array_equal(observed(one, rows), observed(other, rows))
+    np.testing.assert_array_equal(one.observed(rows)[1], other.observed(rows)[1])
+    np.testing.assert_array_equal(reached(one, rows), reached(other, rows))
     draws = [replay.draw(64, 0.5, np.random.default_rng(3)) for replay in (one, other)]
     np.testing.assert_array_equal(draws[0][0], draws[1][0])
     np.testing.assert_array_equal(draws[0][1], draws[1][1])
