@@ -32,6 +32,7 @@ def test_the_registry_names_are_parameter_sets_of_one_algorithm() -> None:
         ({"num_simulations_schedule": {"type": "piecewise", "points": [[0, 0], [1, 8]]}}, "goes down to 0"),
         ({"num_simulations_schedule": {"type": "linear", "end": "many"}}, "num_simulations_schedule"),
         ({"num_simulations_schedule": 5}, "num_simulations_schedule"),
+        ({"two_player": True, "value_prefix": True}, "algo_kwargs.value_prefix: sums the rewards of one player"),
         ({"num_simulations": 0}, "num_simulations"),
         ({"num_simulations": "many"}, "num_simulations"),
         ({"num_simulations": 2.5}, "num_simulations"),

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_training.algorithms.planning_targets import Returns, partial_returns, steps_by_age, unroll_targets
+from rl_training.algorithms.planning_targets import (
+    Returns,
+    partial_returns,
+    search_errors,
+    steps_by_age,
+    unroll_targets,
+)
 from rl_training.data.trajectory_replay import Window
 
 GOING, TERMINATES, CUT, NEWEST = "going", "terminates", "cut", "newest"
@@ -101,6 +107,26 @@ def test_older_trajectories_sum_fewer_rewards() -> None:
     age = np.array([0, 1, 299, 300, 599, 600, 900, 1200, 1500, 9999])
     assert steps_by_age(age, 5, 1000).tolist() == [5, 5, 5, 4, 4, 3, 2, 1, 1, 1]
     assert steps_by_age(age, 2, 1000).tolist() == [2, 2, 2, 1, 1, 1, 1, 1, 1, 1]
+
+
+# -- priorities ------------------------------------------------------------------------------------
+
+
+def test_priorities_compare_the_search_with_what_came_and_what_it_said_then() -> None:
+    rewards = [1, 2, 3, 4, 5]
+    window = window_of((rewards, GOING), (rewards[:2], TERMINATES), (rewards[:2], CUT), length=3)
+    window.value[:] = [[0.5, 0.5, 0.5], [7, 7, 7], [8, 8, 8]]
+    errors = search_errors(window, 2, 0.5)
+    going = 1 + 0.5 * 2 + 0.25 * 8  # bootstrapped by the search's value two steps later
+    terminated = 1 + 0.5 * 2
+    cut = 1 + 0.5 * 2 + 0.25 * 7  # the value of the last state seen stands in for that of the final one
+    assert errors.tolist() == [going - 0.5, terminated - 0.5, cut - 0.5]
+
+
+def test_a_search_that_was_right_gets_no_priority() -> None:
+    window = window_of(([1, 1, 1, 1], GOING), length=3)
+    window.value[:, 0] = [2.0, 2.0, 2.0]  # 1 + 0.5 * 2
+    assert search_errors(window, 2, 0.5).tolist() == [0.0]
 
 
 # -- an unroll -----------------------------------------------------------------------------------
