@@ -81,7 +81,9 @@ class Fork(gym.Env[Any, Any]):
         return self._observe(), float(done and self._patient), done, False, {}
 
     def _observe(self) -> np.ndarray:
-        return np.eye(2 * self.WALK + 1, dtype=np.float32)[self._place + self.WALK * (self._patient and self._place > 0)]
+        return np.eye(2 * self.WALK + 1, dtype=np.float32)[
+            self._place + self.WALK * (self._patient and self._place > 0)
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         return {"place": self._place, "patient": self._patient}
