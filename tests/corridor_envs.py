@@ -52,6 +52,46 @@ class Corridor(gym.Env[Any, Any]):
         self._place = state["place"]
 
 
+class Fork(gym.Env[Any, Any]):
+    """The first action decides: a small reward at once, or 1 at the end of a walk on which no action matters.
+
+    Nothing has to be explored, but only who carries values back over the walk takes it.
+    """
+
+    WALK = 4
+    observation_space = gym.spaces.Box(0, 1, (2 * WALK + 1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._place = 0
+        self._patient = False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place, self._patient = 0, False
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._place += 1
+        if self._place == 1:
+            self._patient = int(action) == 1
+            return self._observe(), 0.0 if self._patient else CONSOLATION, False, False, {}
+        done = self._place > self.WALK
+        self._place = min(self._place, self.WALK)
+        return self._observe(), float(done and self._patient), done, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.eye(2 * self.WALK + 1, dtype=np.float32)[
+            self._place + self.WALK * (self._patient and self._place > 0)
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self._place, "patient": self._patient}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._place, self._patient = state["place"], state["patient"]
+
+
 class Shifts(gym.Env[Any, Any]):
     """Stay for a wage, or take the bribe and be gone; the clock cuts every step.
 
@@ -143,14 +183,23 @@ class Frames(gym.Env[Any, Any]):
         self._steps = state["steps"]
 
 
+class Gradient(Frames):
+    """One picture that never changes, whose every pixel differs from its neighbours."""
+
+    def _observe(self) -> np.ndarray:
+        return (np.arange(PIXELS)[:, None] + 7 * np.arange(PIXELS)[None]).astype(np.uint8)
+
+
 for name, task, kwargs in (
     ("Discrete", "Corridor", {}),
     ("Box", "Corridor", {"low": -1.0, "high": 3.0}),
     ("Boundless", "Corridor", {"low": -np.inf, "high": np.inf}),
+    ("Fork", "Fork", {}),
     ("Shifts", "Shifts", {}),
     ("Toll", "Toll", {}),
     ("TollWithClock", "Toll", {"clock": True}),
     ("Frames", "Frames", {}),
+    ("Gradient", "Gradient", {}),
     ("FramesBox", "Frames", {"continuous": True}),
 ):
     if f"Corridor/{name}-v0" not in gym.registry:

@@ -13,7 +13,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.schedules import SCHEDULE_KINDS, Schedule
 from rl_training.runtime import controls
-from rl_training.runtime.controls import resolve_control, resolve_num_simulations, schedule_value
+from rl_training.runtime.controls import Control, resolve_control, resolve_num_simulations, schedule_value
 
 
 def value_at(schedule: Any, step: float, *, value: float = 1.0, horizon: int = 1000) -> float:
@@ -143,6 +143,40 @@ def test_num_simulations_rounds_halves_up() -> None:
     scheduled = config(num_simulations_schedule={"type": "linear", "start": 2.0, "end": 3.0})
     assert resolve_num_simulations(scheduled, step=499, default=8) == 2
     assert resolve_num_simulations(scheduled, step=500, default=8) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"num_simulations": 12}, {0: 12, 500: 12, 2000: 12}),
+        ({}, {0: 8, 999: 8}),  # the default
+        ({"num_simulations": 4, "num_simulations_schedule": {"type": "linear", "end": 20}}, {0: 4, 500: 12, 1000: 20}),
+        (
+            {"num_simulations_schedule": {"type": "step", "milestones": [0.5], "values": [32]}},
+            {499: 8, 500: 32, 5000: 32},
+        ),
+        ({"num_simulations_schedule": {"type": "piecewise", "points": [[100, 2], [200, 6]]}}, {0: 2, 150: 4, 300: 6}),
+        ({"num_simulations": 10, "num_simulations_warmup_steps": 100}, {0: 1, 4: 1, 50: 5, 94: 9, 100: 10}),
+        (
+            {"num_simulations": 10, "num_simulations_schedule": "linear", "num_simulations_warmup_steps": 100},
+            {0: 1, 50: 5, 100: 9, 960: 1, 1000: 1},  # 10 * 0.95 * 0.5, then 10 * 0.9; never below 1
+        ),
+    ],
+)
+def test_num_simulations_by_hand(settings: dict[str, Any], expected: dict[int, int]) -> None:
+    scheduled = config(**settings)
+    before = repr(scheduled)
+    found = {step: resolve_num_simulations(scheduled, step=step, default=8) for step in expected}
+    assert found == expected
+    assert {type(count) for count in found.values()} == {int}
+    assert repr(scheduled) == before
+
+
+def test_a_counted_control_is_an_integer_by_whatever_name_it_is_resolved() -> None:
+    scheduled = config(num_simulations=8, num_simulations_schedule={"type": "linear", "end": 2})
+    control = Control.of(scheduled, "num_simulations", default=1)
+    assert (control.at(480), type(control.at(480))) == (5, int)
+    assert type(Control.of(scheduled, "temperature", default=1).at(480)) is float
 
 
 def test_warm_up_rises_linearly_from_zero_and_then_leaves_the_schedule_alone() -> None:

@@ -123,6 +123,19 @@ class LateMask(Echo):
         return self._steps == 0 or super()._legal(chosen)
 
 
+class Stuck(Echo):
+    """Allows nothing from its third step on, and does not end."""
+
+    def __init__(self) -> None:
+        super().__init__(action="discrete", masked=True)
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": np.full(4, self._steps < 3)}
+
+    def _legal(self, chosen: np.ndarray) -> bool:
+        return self._steps < 3
+
+
 def _size(space: gym.Space[Any]) -> int:
     """Return how many numbers an action has."""
     return int(np.prod(space.shape or (1,)))
@@ -156,5 +169,6 @@ for kind in ACTION_SPACES:
 for view in ("image", "dict", "dict_with_image"):
     title = "".join(word.capitalize() for word in view.split("_"))
     _register(f"Toy/{title}-v0", action="discrete", observation=view)
-if "Toy/LateMask-v0" not in gym.registry:
-    gym.register("Toy/LateMask-v0", entry_point="toy_envs:LateMask")
+for special in ("LateMask", "Stuck"):
+    if f"Toy/{special}-v0" not in gym.registry:
+        gym.register(f"Toy/{special}-v0", entry_point=f"toy_envs:{special}")

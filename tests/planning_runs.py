@@ -1,0 +1,65 @@
+"""Helpers for tests of whole planning runs: tiny configurations and what every such run must leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import tiny_config, weights
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.session import TrainResult
+from rl_training.runtime.workflows import train
+
+STEPS = 48
+COMMON_METRICS = {
+    "global_step",
+    "train_return_mean",
+    "train_length_mean",
+    "steps_per_second",
+    "update_count",
+    "time_collect",
+    "time_update",
+    "time_eval",
+    "learning_rate",
+    "num_simulations",
+    "per_beta",
+    "loss_policy",
+    "loss_value",
+    "loss_reward",
+    "clipped_targets",
+    "gradient_norm",
+}
+EXPLORATION = {"temperature", "root_exploration_fraction"}
+SMALL: dict[str, Any] = {
+    "batch_size": 8,
+    "buffer_size": 64,
+    "learning_starts": 16,
+    "latent_size": 8,
+    "hidden_size": 8,
+    "support_size": 5,
+    "num_simulations": 3,
+    "unroll_steps": 3,
+    "n_step": 3,
+    "target_update_interval": 4,
+}
+
+
+def tiny_run(output_dir: Path, algo: str, env_id: str, **changes: Any) -> TrainConfig:
+    """Return 48 steps in two environments, learning from the 16th on."""
+    settings = {**SMALL, **changes.pop("algo_kwargs", {})}
+    defaults: dict[str, Any] = {"total_timesteps": STEPS, "eval_interval": None, "checkpoint_interval": STEPS}
+    defaults["torch_threads"] = 1  # threads that wait for a busy core make tests slow
+    return tiny_config(output_dir, algo=algo, env_id=env_id, algo_kwargs=settings, **{**defaults, **changes})
+
+
+def train_tiny(output_dir: Path, algo: str, env_id: str, **changes: Any) -> TrainResult:
+    """Train it and check that it finished with finite weights."""
+    config = tiny_run(output_dir, algo, env_id, **changes)
+    result = train(config)
+    assert result.status == "completed"
+    assert result.metrics["global_step"] >= config.total_timesteps
+    assert np.isfinite(result.metrics["eval_return_mean"])
+    assert all(tensor.isfinite().all() for tensor in weights(result.run_dir).values() if tensor.is_floating_point())
+    return result
