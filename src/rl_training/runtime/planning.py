@@ -23,12 +23,14 @@ from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.planning_collector import PlanningCollector
 from rl_training.runtime.replay_limits import fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
 
 CLIPPED_SHARE = 0.01  # of the targets beyond the support that is worth a warning
+LOOK_INTERVAL = 10  # updates between looks at it: each waits for the device
 
 
 def train_planning(
@@ -137,15 +139,16 @@ class PlanningLoop:
             )
             reports.append(self.algorithm.update(batch, controls))
         metrics = {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
-        self._warn_of_clipping(metrics["clipped_targets"])
+        if not self._warned and marks_between(self.algorithm.updates - updates, self.algorithm.updates, LOOK_INTERVAL):
+            self._warn_of_clipping(float(metrics["clipped_targets"]))
         return metrics
 
-    def _warn_of_clipping(self, share: Tensor) -> None:
+    def _warn_of_clipping(self, share: float) -> None:
         """Say once that the support is too small."""
-        if not self._warned and share > CLIPPED_SHARE:
+        if share > CLIPPED_SHARE:
             self._warned = True
             self.session.say(
-                f"{float(share):.1%} of the value targets lie beyond algo_kwargs.support_size "
+                f"{share:.1%} of the value targets lie beyond algo_kwargs.support_size "
                 f"{self.algorithm.params.support_size} and are clipped; raise it"
             )
 
