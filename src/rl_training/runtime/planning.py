@@ -30,7 +30,7 @@ from rl_training.runtime.replay_limits import fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
 
 CLIPPED_SHARE = 0.01  # of the targets beyond the support that is worth a warning
-LOOK_INTERVAL = 10  # updates between looks at it: each waits for the device
+LOOK_INTERVAL = 5  # updates between looks at it: each waits for the device
 
 
 def train_planning(
