@@ -30,10 +30,10 @@ def image_layout(shape: tuple[int, ...]) -> ImageLayout:
     Otherwise they come last, so a grid of 10x10 with 10 channels or more is read as MinAtar means it.
     """
     if len(shape) == 2:
-        return ImageLayout(1, *shape, channel_axis=None)
+        return ImageLayout(1, shape[0], shape[1], None)
     if shape[0] < min(shape[1:]):
-        return ImageLayout(*shape, channel_axis="first")
-    return ImageLayout(shape[2], *shape[:2], channel_axis="last")
+        return ImageLayout(shape[0], shape[1], shape[2], "first")
+    return ImageLayout(shape[2], shape[0], shape[1], "last")
 
 
 def observation_kind(space: gym.Space[Any]) -> ObservationKind:
