@@ -154,6 +154,8 @@ def test_the_replay_of_a_preset_fits_a_machine_with_8_gigabytes(name: str) -> No
 def test_preset_with_a_replay_trains(name: str, tmp_path: Path) -> None:
     config = load_config(preset=name)
     require(config.env_id)
+    planning = "replay_ratio" in config.algo_kwargs
+    smaller = {"batch_size": 16, "num_simulations": 4} if planning else {}
     warm_up = max(200, config.algo_kwargs["batch_size"])
     horizon = warm_up + 40
     shortened = dataclasses.replace(
@@ -164,11 +166,11 @@ def test_preset_with_a_replay_trains(name: str, tmp_path: Path) -> None:
         log_interval=horizon,
         checkpoint_interval=horizon,
         torch_threads=1,
-        algo_kwargs={**config.algo_kwargs, "learning_starts": warm_up},
+        algo_kwargs={**config.algo_kwargs, "learning_starts": warm_up, **smaller},
         tracking={"tensorboard": False},
     )
     result = train(shortened)
-    if "replay_ratio" in config.algo_kwargs:
+    if planning:
         assert result.metrics["update_count"] == math.floor((horizon - warm_up) * config.algo_kwargs["replay_ratio"])
         return
     interval, gradient_steps = (config.algo_kwargs[key] for key in ("train_interval", "gradient_steps"))
