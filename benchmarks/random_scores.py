@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 
+from rl_training.envs.lookup import find_spec
 from rl_training.experiment.files import write_json_atomically
 from rl_training.experiment.runs import dependency_versions
 from rl_training.zoo.manifests import load_manifests
@@ -25,7 +26,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def random_returns(env_id: str, episodes: int) -> list[float]:
     """Return the returns of complete episodes of uniformly random actions."""
-    env = gymnasium.make(env_id)
+    env = gymnasium.make(find_spec(env_id))
     env.action_space.seed(0)
     returns = []
     for episode in range(episodes):

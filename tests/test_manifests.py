@@ -14,6 +14,7 @@ import yaml
 
 from docs_pages import marked_table
 from fake_runs import fake_run, fake_runs
+from harness import require
 from rl_training.cli import main
 from rl_training.experiment.config_files import load_config, preset_names
 from rl_training.runtime.workflows import train
@@ -38,12 +39,13 @@ def manifest_content(suite: str) -> Any:
 # -- the packaged manifests ------------------------------------------------------------------------
 
 
-def test_there_are_four_suites() -> None:
-    assert list(SUITES) == ["atari", "box2d", "classic-control", "mujoco"]
+def test_there_are_five_suites() -> None:
+    assert list(SUITES) == ["atari", "box2d", "classic-control", "minatar", "mujoco"]
     assert {suite: manifest.extra for suite, manifest in SUITES.items()} == {
         "atari": "atari",
         "box2d": "box2d",
         "classic-control": None,
+        "minatar": "minatar",
         "mujoco": "mujoco",
     }
     assert len(SUITES["atari"].environments) == 57
@@ -73,11 +75,17 @@ def test_every_preset_of_a_suites_environment_is_listed_once() -> None:
 
 
 def test_the_environments_are_those_of_the_suites_family() -> None:
-    for suite in set(SUITES) - {"atari"}:
+    for suite in set(SUITES) - {"atari", "minatar"}:
         for env_id in SUITES[suite].environments:
             assert SUITE_OF_FAMILY[str(gymnasium.registry[env_id].entry_point).split(".")[2]] == suite
     pytest.importorskip("ale_py")
     assert set(SUITES["atari"].environments) <= set(gymnasium.registry)
+
+
+def test_the_suite_of_minatar_holds_its_games_with_their_own_actions() -> None:
+    require("MinAtar/Breakout-v1")
+    games = {env_id for env_id in gymnasium.registry if env_id.startswith("MinAtar/") and env_id.endswith("-v1")}
+    assert set(SUITES["minatar"].environments) == games <= set(MEASURED["scores"])
 
 
 @pytest.mark.parametrize("suite", ["box2d", "classic-control", "mujoco"])
@@ -156,6 +164,7 @@ def test_a_preset_as_it_is_does_not_drift(preset: str, tmp_path: Path) -> None:
         ("ppo-cartpole", "env_kwargs.max_episode_steps", 50, "critical"),
         ("ppo-pendulum", "env_kwargs.g", 1.0, "critical"),
         ("ppo-pong", "env_kwargs.frame_skip", 1, "critical"),
+        ("muzero-breakout", "env_kwargs.sticky_action_prob", 0.0, "critical"),
         ("ppo-pong", "env_kwargs.repeat_action_probability", 0.25, "critical"),
         ("ppo-cartpole", "algo_kwargs.gamma", 0.5, "major"),
         ("ppo-cartpole", "algo_kwargs.vf_coef", 0.9, "major"),  # a default that the preset does not mention
@@ -251,7 +260,10 @@ def test_the_catalogue_holds_suites_protocols_and_references(capsys: Capture) ->
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--suite", "classic"], "--suite classic: no such suite; there are atari, box2d, classic-control, mujoco"),
+        (
+            ["--suite", "classic"],
+            "--suite classic: no such suite; there are atari, box2d, classic-control, minatar, mujoco",
+        ),
         (["--suite", "x", "--format", "report", "--runs", "."], "--suite x: no such suite"),
         (["--tag", "x"], "--tag is about runs; add --format report or --format leaderboard"),
         (["--format", "commands", "--output", "x"], "--output is about runs"),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rl_training.data.observations import to_tensor
 from rl_training.errors import ConfigError
 from rl_training.models.actor_critic import ActorCritic
+from rl_training.models.augmentation import shift_images
 from rl_training.models.encoders import make_encoder
 from rl_training.models.layers import ACTIVATIONS, StackedMLP, convolution, linear
 
@@ -261,13 +262,45 @@ def test_a_frame_stack_is_seen_as_channels() -> None:
     assert encoder.output.in_features == 64 * 7 * 7  # as in Mnih et al. 2015
 
 
-@pytest.mark.parametrize("shape", [(35, 40, 3), (3, 40, 35), (35, 35)])
+@pytest.mark.parametrize(("shape", "pixels_after"), [((10, 10, 4), 8 * 8), ((35, 36), 33 * 34), ((2, 3, 3), 1)])
+def test_a_small_image_passes_filters_that_see_every_pixel(shape: tuple[int, ...], pixels_after: int) -> None:
+    encoder = _encoder(spaces.Box(0, 255, shape, np.uint8))
+    (layer,) = encoder.convolutions
+    assert (layer.out_channels, layer.kernel_size, layer.stride) == (16, (3, 3), (1, 1))
+    assert encoder.output.in_features == 16 * pixels_after
+    assert encoder.width == 128
+    seen = torch.zeros(shape, dtype=torch.uint8).expand(2, *shape).clone()
+    seen[1].view(-1)[-1] = 255  # the last corner
+    features = encoder(seen)
+    assert features.shape == (2, 128)
+    assert not features[0].equal(features[1])
+
+
+def test_booleans_are_not_scaled() -> None:
+    encoder = _encoder(spaces.Box(0, 1, (10, 10, 4), np.bool_))
+    seen: list[Tensor] = []
+    encoder.convolutions[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    encoder(torch.ones(2, 10, 10, 4, dtype=torch.bool))
+    assert seen[0].equal(torch.ones(2, 4, 10, 10))
+
+
+@pytest.mark.parametrize("shape", [(40, 2, 3), (40, 2), (2, 2, 1)])
 def test_a_too_small_image_is_refused_with_the_repair(shape: tuple[int, ...]) -> None:
     small = spaces.Box(0, 255, shape, np.uint8)
-    with pytest.raises(ConfigError, match=r"too small.*at least 36x36.*ResizeObservation.*float32"):
+    with pytest.raises(ConfigError, match=r"too small.*at least 3x3.*ResizeObservation.*float32"):
         _encoder(small)
     with pytest.raises(ConfigError, match="image observation `camera`"):
         _encoder(spaces.Dict(camera=small))
+
+
+@pytest.mark.parametrize(("side", "most"), [(10, 1), (35, 1), (36, 4), (84, 4)])
+def test_images_are_shifted_by_a_distance_that_follows_their_size(side: int, most: int) -> None:
+    middle = side // 2
+    images = torch.zeros(400, side, side, 1, dtype=torch.bool)
+    images[:, middle, middle] = True
+    rows, columns = (shift_images(images, _generator()).nonzero()[:, axis] - middle for axis in (1, 2))
+    assert len(rows) == 400  # nothing that is not at the border is lost or doubled
+    assert set(rows.tolist()) == set(columns.tolist()) == set(range(-most, most + 1))
 
 
 def test_a_dict_joins_the_features_of_its_entries() -> None:

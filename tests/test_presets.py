@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rl_training.envs.make import check_environment, make_vector_env
 from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.config import algorithm_params, check_config
 from rl_training.experiment.config_files import load_config, preset_names
-from rl_training.experiment.env_params import env_params
+from rl_training.experiment.env_params import MODES, env_params
 from rl_training.runtime.replay_limits import ReplayDemand
 from rl_training.runtime.workflows import train
 from rl_training.zoo.catalogue import list_presets
@@ -114,6 +115,14 @@ def test_atari_presets_share_one_base_and_evaluate_real_games(name: str) -> None
     assert (evaluation.episodic_life, evaluation.reward_sign) == (False, False)
 
 
+@pytest.mark.parametrize("algo", ["efficientzero", "gumbel_muzero", "muzero"])
+def test_presets_on_minatar_end_the_episodes_that_the_games_would_not(algo: str) -> None:
+    config = load_config(preset=f"{algo}-breakout")
+    assert config.env_id == "MinAtar/Breakout-v1"
+    for mode in MODES:
+        assert env_params(config, mode).max_episode_steps == 2_500
+
+
 def test_continuous_presets_warm_up_for_ten_thousand_steps() -> None:
     for name in ("sac-halfcheetah", "sac-hopper", "sac-lunarlandercontinuous", "td3-halfcheetah"):
         assert load_config(preset=name).algo_kwargs["learning_starts"] == 10_000
@@ -145,6 +154,8 @@ def test_the_replay_of_a_preset_fits_a_machine_with_8_gigabytes(name: str) -> No
 def test_preset_with_a_replay_trains(name: str, tmp_path: Path) -> None:
     config = load_config(preset=name)
     require(config.env_id)
+    planning = "replay_ratio" in config.algo_kwargs
+    smaller = {"batch_size": 16, "num_simulations": 4} if planning else {}
     warm_up = max(200, config.algo_kwargs["batch_size"])
     horizon = warm_up + 40
     shortened = dataclasses.replace(
@@ -155,16 +166,15 @@ def test_preset_with_a_replay_trains(name: str, tmp_path: Path) -> None:
         log_interval=horizon,
         checkpoint_interval=horizon,
         torch_threads=1,
-        algo_kwargs={**config.algo_kwargs, "learning_starts": warm_up},
+        algo_kwargs={**config.algo_kwargs, "learning_starts": warm_up, **smaller},
         tracking={"tensorboard": False},
     )
     result = train(shortened)
-    settings = config.algo_kwargs
-    if "replay_ratio" in settings:
-        assert result.metrics["update_count"] == int((horizon - warm_up) * settings["replay_ratio"])
+    if planning:
+        assert result.metrics["update_count"] == math.floor((horizon - warm_up) * config.algo_kwargs["replay_ratio"])
         return
-    interval = settings["train_interval"]
-    assert result.metrics["update_count"] == (horizon // interval - warm_up // interval) * settings["gradient_steps"]
+    interval, gradient_steps = (config.algo_kwargs[key] for key in ("train_interval", "gradient_steps"))
+    assert result.metrics["update_count"] == (horizon // interval - warm_up // interval) * gradient_steps
 
 
 def test_unknown_preset_suggests_the_nearest() -> None:

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from harness import require
 from rl_training.envs import snapshot
 from rl_training.envs.make import make_slots, make_vector_env
 from rl_training.envs.slot import EnvSlot, SlotStep
@@ -33,6 +34,11 @@ FAMILIES: list[tuple[str, dict[str, Any], int]] = [
     ("Reacher-v5", {}, 60),
     ("Pusher-v5", {"max_episode_steps": 50}, 60),
     ("InvertedDoublePendulum-v5", {}, 60),
+    ("MinAtar/Asterix-v1", {"max_episode_steps": 50}, 60),
+    ("MinAtar/Breakout-v1", {}, 60),
+    ("MinAtar/Freeway-v1", {"max_episode_steps": 50}, 60),
+    ("MinAtar/Seaquest-v1", {"max_episode_steps": 50}, 60),
+    ("MinAtar/SpaceInvaders-v1", {"max_episode_steps": 50}, 60),
     ("env_samples:Sample/Diary-v0", {}, 60),
     ("env_samples:Sample/Cupboard-v0", {"frame_stack": 3}, 60),
 ]
@@ -110,6 +116,7 @@ def _continues_identically(env_id: str, env_kwargs: dict[str, Any], steps: int, 
 
 @pytest.mark.parametrize(("env_id", "env_kwargs", "steps"), FAMILIES, ids=[family[0] for family in FAMILIES])
 def test_restored_environment_continues_identically(env_id: str, env_kwargs: dict[str, Any], steps: int) -> None:
+    require(env_id)
     assert _continues_identically(env_id, env_kwargs, steps) > 0
 
 

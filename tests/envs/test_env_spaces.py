@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from rl_training.envs.spaces import observation_kind, space_from_json, space_to_json
+from rl_training.envs.spaces import image_layout, observation_kind, space_from_json, space_to_json
 from rl_training.errors import CheckpointError
 
+BOOL: Any = np.bool_  # which Gymnasium takes and its annotations leave out
 SPACES: list[gym.Space[Any]] = [
     Box(-1, 1, (3,), np.float32),
     Box(-np.inf, np.inf, (2, 2), np.float64),
     Box(np.array([-4.8, -np.inf, 0.1], np.float32), np.array([4.8, np.inf, 0.7], np.float32)),
     Box(0, 255, (4, 84, 84), np.uint8),
+    Box(0, 1, (10, 10, 4), BOOL),
     Box(0, 1, (), np.float32),
     Box(np.array([-(2**62), 0]), np.array([2**62, 1]), dtype=np.int64),
     Discrete(5),
@@ -61,12 +63,33 @@ def test_uniform_bounds_are_stored_once() -> None:
         (MultiDiscrete([2, 2]), "vector"),
         (Box(0, 255, (84, 84), np.uint8), "image"),
         (Box(0, 255, (4, 84, 84), np.uint8), "image"),
+        (Box(0, 255, (3, 3), np.uint8), "image"),
+        (Box(0, 1, (10, 10, 4), BOOL), "image"),
+        (Box(0, 1, (4, 10, 10), BOOL), "image"),
+        (Box(0, 1, (2, 2, 4), BOOL), "vector"),  # too small for convolutions
+        (Box(0, 1, (10, 10), BOOL), "vector"),
+        (Box(0, 1, (10, 10, 4), np.int8), "vector"),
+        (MultiBinary([10, 10, 4]), "vector"),
         (Dict({"a": Box(0, 255, (84, 84), np.uint8)}), "dict"),
     ],
     ids=str,
 )
 def test_observation_kind(space: gym.Space[Any], kind: str) -> None:
     assert observation_kind(space) == kind
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((84, 80), (1, 84, 80, None)),
+        ((4, 84, 80), (4, 84, 80, "first")),
+        ((84, 80, 3), (3, 84, 80, "last")),
+        ((10, 10, 10), (10, 10, 10, "last")),
+        ((5, 5, 8), (8, 5, 5, "last")),
+    ],
+)
+def test_channels_come_first_only_where_that_axis_is_the_shortest(shape: tuple[int, ...], layout: Any) -> None:
+    assert image_layout(shape) == layout
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class MuZeroParams(ExperienceParams):
     shrink_n_step: bool = False
     """Sum fewer rewards the older a step is (EfficientZero)."""
     augmentation: Literal["none", "shift"] = "none"
-    """Images: shift them by up to four pixels whenever they are learned from."""
+    """Images: shift them by up to four pixels (one below 36x36) whenever they are learned from."""
     value_coef: Annotated[float, Ge(0)] = 0.25
     """Weight of the value's loss."""
     reward_coef: Annotated[float, Ge(0)] = 1.0
@@ -176,4 +176,4 @@ class EfficientZeroParams(MuZeroParams):
     reanalyze_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Share of each batch whose policies are searched again with the target network."""
     augmentation: Literal["none", "shift"] = "shift"
-    """Images: shift them by up to four pixels whenever they are learned from."""
+    """Images: shift them by up to four pixels (one below 36x36) whenever they are learned from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -22,16 +23,27 @@ _EXTRA_OF_MODULE = {
     "mujoco": "mujoco",
     "ale_py": "atari",
     "cv2": "atari",
+    "minatar": "minatar",
 }
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Return what is registered under `env_id` (also `module:EnvId`), registering Atari on demand."""
+    """Return what is registered under `env_id` (also `module:EnvId`), registering Atari and MinAtar on demand."""
     module, _, name = env_id.rpartition(":")
     if module:
         _import_user_module(module, env_id)
-    if name not in registration.registry and _looks_like_atari(name):
-        _register_atari(env_id)
+    if name not in registration.registry:
+        if name.startswith("MinAtar/"):
+            _register_minatar(env_id)
+        elif _looks_like_atari(name):
+            _register_atari(env_id)
+    spec = _registered_spec(name, env_id)
+    if spec.entry_point == "minatar.gym:BaseEnv":
+        return dataclasses.replace(spec, entry_point="rl_training.envs.minatar:MinAtarEnv")
+    return spec
+
+
+def _registered_spec(name: str, env_id: str) -> EnvSpec:
     try:
         if name in registration.registry:
             return registration.registry[name]
@@ -94,6 +106,13 @@ def _register_atari(env_id: str) -> None:
             raise MissingExtraError(f"environment `{env_id}`", "atari")
         return
     gym.register_envs(importlib.import_module("ale_py"))
+
+
+def _register_minatar(env_id: str) -> None:
+    if importlib.util.find_spec("minatar") is None:
+        raise MissingExtraError(f"environment `{env_id}`", "minatar")
+    if not any(name.startswith("MinAtar/") for name in registration.registry):
+        importlib.import_module("minatar.gym").register_envs()
 
 
 def _import_user_module(module: str, env_id: str) -> None:

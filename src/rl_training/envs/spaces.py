@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -11,15 +11,44 @@ import numpy as np
 from rl_training.errors import CheckpointError
 
 ObservationKind = Literal["vector", "image", "dict"]
+SMALLEST_IMAGE = 3  # pixels of a side
 _PLAIN = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 
 
+class ImageLayout(NamedTuple):
+    """How the numbers of an image observation are arranged."""
+
+    channels: int
+    height: int
+    width: int
+    channel_axis: Literal["first", "last"] | None
+
+
+def image_layout(shape: tuple[int, ...]) -> ImageLayout:
+    """Return the layout of an image with two or three axes: its channels come first where that axis is the shortest.
+
+    Otherwise they come last, so a grid of 10x10 with 10 channels or more is read as MinAtar means it.
+    """
+    if len(shape) == 2:
+        return ImageLayout(1, shape[0], shape[1], None)
+    if shape[0] < min(shape[1:]):
+        return ImageLayout(shape[0], shape[1], shape[2], "first")
+    return ImageLayout(shape[2], shape[0], shape[1], "last")
+
+
 def observation_kind(space: gym.Space[Any]) -> ObservationKind:
-    """Return which encoder an observation space needs; a Discrete observation counts as a vector."""
+    """Return which encoder an observation space needs; a Discrete observation counts as a vector.
+
+    Images are Boxes of bytes with two or three axes, and Boxes of booleans with three: a grid per kind of thing.
+    """
     if isinstance(space, gym.spaces.Dict):
         return "dict"
-    if isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3):
-        return "image"
+    if isinstance(space, gym.spaces.Box):
+        if space.dtype == np.uint8 and len(space.shape) in (2, 3):
+            return "image"
+        if space.dtype == np.bool_ and len(space.shape) == 3:
+            layout = image_layout(space.shape)
+            return "image" if min(layout.height, layout.width) >= SMALLEST_IMAGE else "vector"
     return "vector"
 
 

@@ -15,6 +15,7 @@ _EXTRAS = {
     "atari": ("ale_py", "cv2"),
     "boardgames": ("pettingzoo", "pygame"),
     "box2d": ("Box2D",),
+    "minatar": ("minatar",),
     "mujoco": ("mujoco",),
     "plot": ("matplotlib",),
     "ray": ("ray",),
@@ -27,6 +28,7 @@ _FAMILIES = {
     "box2d": "LunarLander-v3",
     "mujoco": "HalfCheetah-v5",
     "atari": "ALE/Pong-v5",
+    "minatar": "MinAtar/Breakout-v1",
 }
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 

@@ -30,6 +30,7 @@ KEY_DEPENDENCIES = (
     "gymnasium",
     "safetensors",
     "ale-py",
+    "MinAtar",
     "mujoco",
     "Box2D",
 )

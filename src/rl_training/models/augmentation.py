@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.data.observations import Observation
-from rl_training.models.encoders import DictEncoder, Encoder, ImageEncoder
+from rl_training.models.encoders import LARGE_IMAGE, DictEncoder, Encoder, ImageEncoder
 
 SHIFT = 4  # pixels, as in Kostrikov et al. 2021 (arXiv 2004.13649)
+SMALL_SHIFT = 1  # of images where four pixels would push out what matters
 
 
 def shift_observation(encoder: Encoder, observation: Observation, generator: torch.Generator) -> Observation:
@@ -31,9 +32,10 @@ def _shifted(encoder: nn.Module, observation: Tensor, generator: torch.Generator
 
 
 def shift_images(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Shift each image [B, height, width, channels] by up to SHIFT pixels; its border is repeated."""
+    """Shift each image [B, height, width, channels] by up to four pixels, small ones by one; borders are repeated."""
     count, height, width = images.shape[:3]
-    offsets = torch.randint(-SHIFT, SHIFT + 1, (2, count, 1), generator=generator, device=images.device)
+    most = SHIFT if min(height, width) >= LARGE_IMAGE else SMALL_SHIFT
+    offsets = torch.randint(-most, most + 1, (2, count, 1), generator=generator, device=images.device)
     rows = (torch.arange(height, device=images.device) + offsets[0]).clamp(0, height - 1)  # [B, height]
     columns = (torch.arange(width, device=images.device) + offsets[1]).clamp(0, width - 1)  # [B, width]
     image = torch.arange(count, device=images.device)[:, None, None]

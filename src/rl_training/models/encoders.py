@@ -9,12 +9,16 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from rl_training.envs.spaces import observation_kind
+from rl_training.envs.spaces import SMALLEST_IMAGE, image_layout, observation_kind
 from rl_training.errors import ConfigError
 from rl_training.models.layers import convolution, linear
 
 IMAGE_FEATURES = 512
 IMAGE_FEATURES_IN_DICT = 256
+SMALL_IMAGE_FEATURES = 128
+LARGE_IMAGE = 36  # pixels of the smaller side: what the convolutions of large images need
+_LARGE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, kernel, stride
+_SMALL_LAYERS = ((16, 3, 1),)
 
 
 class VectorEncoder(nn.Module):
@@ -45,31 +49,39 @@ class VectorEncoder(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """The convolutional network of Mnih et al. 2015 (Nature 518), for channels first, last or absent."""
+    """Convolutions over images with channels first, last or absent.
+
+    Large images take the network of Mnih et al. 2015 (Nature 518), small ones that of Young & Tian 2019 (arXiv
+    1903.03176), whose filters see every pixel: one layer of 16, then 128 features.
+    """
 
     def __init__(
         self, space: Space[Any], width: int, *, orthogonal: bool, generator: torch.Generator, key: str = ""
     ) -> None:
         super().__init__()
-        shape = space.shape or ()
-        self.add_channel = len(shape) == 2
-        self.channels_last = len(shape) == 3 and shape[2] < shape[0]
-        channels = 1 if self.add_channel else shape[2] if self.channels_last else shape[0]
-        height, width_pixels = shape if self.add_channel else shape[:2] if self.channels_last else shape[1:]
-        if min(height, width_pixels) < 36:
+        layout = image_layout(space.shape or ())
+        self.add_channel = layout.channel_axis is None
+        self.channels_last = layout.channel_axis == "last"
+        self.bytes = space.dtype == np.uint8
+        side = min(layout.height, layout.width)
+        if side < SMALLEST_IMAGE:
             where = f" `{key}`" if key else ""
             raise ConfigError(
-                f"the image observation{where} of {height}x{width_pixels} pixels is too small for the convolutions; "
-                "use at least 36x36 (gymnasium.wrappers.ResizeObservation), or give it as float32 to make it a vector"
+                f"the image observation{where} of {layout.height}x{layout.width} pixels is too small for the "
+                f"convolutions; use at least {SMALLEST_IMAGE}x{SMALLEST_IMAGE} "
+                "(gymnasium.wrappers.ResizeObservation), or give it as float32 to make it a vector"
             )
-        self.width: int = width
-        layers = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-        self.convolutions = nn.ModuleList(
-            convolution(*sizes, orthogonal=orthogonal, generator=generator) for sizes in layers
-        )
+        self.width: int = width if side >= LARGE_IMAGE else min(width, SMALL_IMAGE_FEATURES)
+        self.convolutions = nn.ModuleList()
+        channels = layout.channels
+        for filters, kernel, stride in _LARGE_LAYERS if side >= LARGE_IMAGE else _SMALL_LAYERS:
+            self.convolutions.append(
+                convolution(channels, filters, kernel, stride, orthogonal=orthogonal, generator=generator)
+            )
+            channels = filters
         with torch.no_grad():
-            flat = self._convolve(torch.zeros(1, channels, height, width_pixels)).shape[1]
-        self.output = linear(flat, width, orthogonal=orthogonal, generator=generator)
+            flat = self._convolve(torch.zeros(1, *layout[:3])).shape[1]
+        self.output = linear(flat, self.width, orthogonal=orthogonal, generator=generator)
 
     def _convolve(self, image: Tensor) -> Tensor:
         for layer in self.convolutions:
@@ -77,11 +89,12 @@ class ImageEncoder(nn.Module):
         return image.flatten(1)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Return features [B, width] of images of bytes."""
+        """Return features [B, width] of images of bytes, which are scaled to 1, or of booleans."""
         image = observation.unsqueeze(1) if self.add_channel else observation
         if self.channels_last:
             image = image.permute(0, 3, 1, 2)
-        return torch.relu(self.output(self._convolve(image.float() / 255.0)))
+        image = image.float() / 255.0 if self.bytes else image.float()
+        return torch.relu(self.output(self._convolve(image)))
 
 
 class DictEncoder(nn.Module):

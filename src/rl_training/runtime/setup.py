@@ -12,13 +12,14 @@ from gymnasium import spaces
 from rl_training.data.hindsight import GoalTask
 from rl_training.envs.make import check_environment, make_slots, make_vector_env, resolve_backend
 from rl_training.envs.normalize import NormalizedVectorEnv, ObservationNormalizer, with_normalization
-from rl_training.envs.spaces import observation_kind, space_to_json
+from rl_training.envs.spaces import image_layout, observation_kind, space_to_json
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, check_config, tracking_params
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
+from rl_training.models.encoders import LARGE_IMAGE
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.torch_setup import TorchSetup, choose_threads
 
@@ -40,7 +41,7 @@ class RunSetup:
         self._check_players()
         self._env: VectorEnv | None = None
         threads = choose_threads(
-            self.config, images=self._has_images(), hidden_sizes=getattr(self.params, "hidden_sizes", None)
+            self.config, large_images=self._has_large_images(), hidden_sizes=getattr(self.params, "hidden_sizes", None)
         )
         if resume_point is not None and self.config.torch_threads is None:
             # Another number of threads would round differently: keep the run's own.
@@ -82,10 +83,11 @@ class RunSetup:
                 "for self-play"
             )
 
-    def _has_images(self) -> bool:
+    def _has_large_images(self) -> bool:
         space = self.observation_space
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-        return any(observation_kind(part) == "image" for part in parts)
+        images = [image_layout(part.shape or ()) for part in parts if observation_kind(part) == "image"]
+        return any(min(image.height, image.width) >= LARGE_IMAGE for image in images)
 
     def make_env(self, *, gamma: float) -> VectorEnv:
         """Return the training environments, normalised as the configuration asks."""

@@ -12,11 +12,11 @@ from rl_training.experiment.config import TrainConfig
 WIDEST_FOR_ONE_THREAD = 512
 
 
-def choose_threads(config: TrainConfig, *, images: bool, hidden_sizes: tuple[int, ...] | None) -> int:
-    """Return how many threads suit the network: small ones run best on one, convolutions on all cores."""
+def choose_threads(config: TrainConfig, *, large_images: bool, hidden_sizes: tuple[int, ...] | None) -> int:
+    """Return how many threads suit the network: small ones run best on one, those of large images on all cores."""
     if config.torch_threads is not None:
         return config.torch_threads
-    large = images or max(hidden_sizes or (0,)) > WIDEST_FOR_ONE_THREAD
+    large = large_images or max(hidden_sizes or (0,)) > WIDEST_FOR_ONE_THREAD
     return (os.cpu_count() or 1) if large else 1
 
 
