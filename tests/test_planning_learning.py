@@ -86,7 +86,7 @@ def test_with_bootstraps_of_the_wrong_sign_only_the_near_reward_is_learned(
 
 
 def test_a_policy_network_that_is_taught_nothing_knows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self: BatchMaker, replay: Any, window: Window, *rest: Any) -> Window:
+    def wrong(self: BatchMaker, replay: Any, window: Window, *rest: Any, **settings: Any) -> Window:
         return window._replace(policy=np.full_like(window.policy, 0.5))
 
     monkeypatch.setattr(BatchMaker, "_reanalyze", wrong)
