@@ -10,6 +10,7 @@ import numpy as np
 LENGTH = 5
 CONSOLATION = 0.2
 WAGE, BRIBE = 1.0, 5.0
+NEAR, FAR = 2.0, 10.0
 PIXELS = 36
 
 
@@ -53,12 +54,12 @@ class Corridor(gym.Env[Any, Any]):
 
 
 class Fork(gym.Env[Any, Any]):
-    """The first action decides: a small reward at once, or 1 at the end of a walk on which no action matters.
+    """The first action decides: a small reward at once, or a large one at the end of a walk on which no action matters.
 
     Nothing has to be explored, but only who carries values back over the walk takes it.
     """
 
-    WALK = 4
+    WALK = 2
     observation_space = gym.spaces.Box(0, 1, (2 * WALK + 1,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
@@ -75,10 +76,10 @@ class Fork(gym.Env[Any, Any]):
         self._place += 1
         if self._place == 1:
             self._patient = int(action) == 1
-            return self._observe(), 0.0 if self._patient else CONSOLATION, False, False, {}
+            return self._observe(), 0.0 if self._patient else NEAR, False, False, {}
         done = self._place > self.WALK
         self._place = min(self._place, self.WALK)
-        return self._observe(), float(done and self._patient), done, False, {}
+        return self._observe(), FAR if done and self._patient else 0.0, done, False, {}
 
     def _observe(self) -> np.ndarray:
         return np.eye(2 * self.WALK + 1, dtype=np.float32)[

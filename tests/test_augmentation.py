@@ -46,6 +46,12 @@ def test_shifts_go_up_to_four_pixels_each_way() -> None:
     assert (moved[:, 0] != moved[:, 1]).any()  # the axes are drawn apart
 
 
+def test_small_images_are_moved_by_one_pixel() -> None:
+    images = torch.arange(100, dtype=torch.uint8).view(1, 10, 10, 1).expand(COUNT, 10, 10, 1)
+    centre = shift_images(images, generator(1))[:, 5, 5, 0].long()
+    assert set(centre.tolist()) == {10 * row + column for row in (4, 5, 6) for column in (4, 5, 6)}
+
+
 def test_shifts_are_those_of_the_generator() -> None:
     images = numbered_images()
     assert shift_images(images, generator(1)).equal(shift_images(images, generator(1)))

@@ -30,7 +30,8 @@ def test_it_trains_and_hands_over_its_policy(tmp_path: Path, kind: str) -> None:
     assert type(row["num_simulations"]) is int
     policy = load_policy(result.run_dir)
     observation = policy.observation_space.sample()
-    for options in ({}, {"num_simulations": 4}):
+    choices: list[dict[str, Any]] = [{}, {"num_simulations": 4}]
+    for options in choices:
         action = policy.predict(observation, **options)
         assert policy.action_space.contains(action)
         assert all(policy.predict(observation, **options) == action for _ in range(3))

@@ -62,7 +62,8 @@ def slow_loss(network: PlanningNetwork, batch: UnrollBatch, params: MuZeroParams
                 features = state
             logits = network.reward(features)[0]
             shares = two_hot(batch.reward[step - 1, row], params.support_size)
-            loss = loss - batch.reward_mask[step - 1, row] * (shares * logits.log_softmax(0)).sum() / steps
+            entropy = -(shares * logits.log_softmax(0)).sum()
+            loss = loss + params.reward_coef * batch.reward_mask[step - 1, row] * entropy / steps
             if batch.successor is not None:
                 assert isinstance(batch.successor, Tensor)
                 assert network.projector is not None
@@ -100,7 +101,11 @@ def test_loss_and_gradient_equal_a_loop_with_every_weight_written_out(kind: str,
     network = make_network(
         prefix_horizon=2 if kind == "prefix" else None, projection=kind == "consistency"
     )  # three steps are more than one horizon
-    params = MuZeroParams(**SMALL, consistency_coef=2.0 if kind == "consistency" else 0.0)
+    params = MuZeroParams(
+        **SMALL,
+        consistency_coef=2.0 if kind == "consistency" else 0.0,
+        reward_coef=0.5 if weighted else 1.0,
+    )
     batch = random_unroll(weighted=weighted, successors=kind == "consistency")
     loss, metrics = muzero_loss(network, batch, params)
     expected = slow_loss(network, batch, params)

@@ -52,7 +52,8 @@ def test_it_trains_and_hands_over_its_policy(tmp_path: Path) -> None:
     policy = load_policy(result.run_dir)
     assert policy.plans
     observation = np.array([2.0], dtype=np.float32)
-    for options in ({}, {"num_simulations": 4}):
+    choices: list[dict[str, Any]] = [{}, {"num_simulations": 4}]
+    for options in choices:
         action = policy.predict(observation, **options)
         assert policy.action_space.contains(action)
         assert all(policy.predict(observation, **options) == action for _ in range(3))
@@ -92,7 +93,9 @@ def test_illegal_actions_are_never_taken(tmp_path: Path, kind: str) -> None:
     evaluate(result.run_dir, num_episodes=2, stochastic=True)
     policy = load_policy(result.run_dir)
     mask = np.array([False, False, True, False])
-    for options in ({}, {"num_simulations": 4}, {"deterministic": False, "seed": 1, "num_simulations": 4}):
+    sampled: dict[str, Any] = {"deterministic": False, "seed": 1, "num_simulations": 4}
+    choices: list[dict[str, Any]] = [{}, {"num_simulations": 4}, sampled]
+    for options in choices:
         assert policy.predict(np.zeros(1, np.float32), action_mask=mask, **options) == 3  # counted from 1
 
 

@@ -51,7 +51,7 @@ def recorded(ends: str, *, masked: bool = False) -> TrajectoryReplay:
 def made(
     algorithm: MuZero, replay: TrajectoryReplay, rows: list[int], *, seed: int = 0, **settings: Any
 ) -> UnrollBatch:
-    options = {"num_simulations": 4, "total_timesteps": 1000, **settings}
+    options = {"num_simulations": 4, "exploration": 0.0, "total_timesteps": 1000, **settings}
     return algorithm.batches.make(replay, np.array(rows), None, draws=draws(seed), **options)
 
 
@@ -152,11 +152,13 @@ def test_searching_again_keeps_to_what_was_legal(kind: Any) -> None:
             assert batch.policy[state, column].sum().item() == pytest.approx(1.0)
 
 
-def test_gumbel_searches_again_with_noise() -> None:
+def test_searching_again_explores_as_much_as_is_asked() -> None:
     algorithm, replay = make_algorithm(GumbelMuZeroParams, reanalyze_ratio=1.0), recorded("." * 12)
     assert isinstance(algorithm.search.rule, Gumbel)
-    made(algorithm, replay, [0, 1])
+    made(algorithm, replay, [0, 1], exploration=1.0)
     assert np.abs(algorithm.batches.search.tree.gumbel).min() > 0
+    made(algorithm, replay, [0, 1], exploration=0.0)
+    assert np.abs(algorithm.batches.search.tree.gumbel).max() == 0
 
 
 def test_old_trajectories_sum_fewer_rewards() -> None:
