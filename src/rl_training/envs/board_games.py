@@ -59,7 +59,8 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         self.action_space = spaces.Discrete(self._choices)
         self._moves: list[int] = []
         self._legal: list[int] = []
-        self._agent_first: bool | None = None
+        self.agent_first: bool | None = None
+        """Whether the agent began the game; None in self-play."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -68,9 +69,9 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         super().reset(seed=seed)
         self._begin()
         if self._opponent is not None:
-            drawn = seed is not None or self._agent_first is None
-            self._agent_first = bool(self.np_random.integers(2)) if drawn else not self._agent_first
-            if not self._agent_first:
+            drawn = seed is not None or self.agent_first is None
+            self.agent_first = bool(self.np_random.integers(2)) if drawn else not self.agent_first
+            if not self.agent_first:
                 self._answer()
         elif self._opening_moves:
             self._open()
@@ -91,11 +92,11 @@ class BoardGame(gym.Env[np.ndarray, Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the game so far; the generator, which is the opponent's too, is saved with every environment."""
-        return {"moves": self._moves, "agent_first": self._agent_first}
+        return {"moves": self._moves, "agent_first": self.agent_first}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Play the game so far again."""
-        self._agent_first = state["agent_first"]
+        self.agent_first = state["agent_first"]
         self._begin()
         for move in state["moves"]:
             self._play(move)
@@ -148,7 +149,7 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         mask = np.full(self._choices, not self._legal, np.int8)
         mask[self._legal] = 1
         info: dict[str, Any] = {"action_mask": mask}
-        return info if self._opponent is None else {**info, "agent_first": self._agent_first}
+        return info if self._opponent is None else {**info, "agent_first": self.agent_first}
 
 
 class TicTacToe(BoardGame):
