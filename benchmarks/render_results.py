@@ -39,9 +39,13 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
         entry for entry in stored if entry.get("runs") and entry.get("preset") and entry["config"]["algo"] in algorithms
     ]
     speeds = [entry for entry in stored if entry.get("benchmark") in {f"speed-{name}" for name in algorithms}]
+    games = [entry for entry in stored if entry.get("games") and entry["config"]["algo"] in algorithms]
     blocks: list[list[str]] = []
     if presets:
         blocks += _learning(presets)
+    if games:
+        blocks += _games(games)
+    blocks += [block for entry in stored for block in _planning_speed(entry, algorithms)]
     if speeds:
         blocks += _speed(speeds)
     return "\n\n".join("\n".join(block) for block in blocks or [["No results are stored yet."]])
@@ -118,6 +122,44 @@ def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
     ]
     commands = ["```text", *(_speed_command(entry) for entry in speeds), "```"]
     return [explanation, table, _versions(speeds), ["To repeat them:"], commands]
+
+
+def _games(played: Sequence[dict[str, Any]]) -> list[list[str]]:
+    table = _heading("preset", "seed", "steps", "simulations", "opponent", "begins", "wins", "draws", "losses")
+    for entry in played:
+        for result in entry["games"]:
+            for side, begins in (("first", "agent"), ("second", "opponent")):
+                counts = (result[side][outcome] for outcome in ("wins", "draws", "losses"))
+                config = entry["config"]
+                cells = (
+                    f"`{config['preset']}`",
+                    config["seed"],
+                    f"{config['total_timesteps']:,}",
+                    entry["simulations"],
+                    result["opponent"],
+                    begins,
+                    *counts,
+                )
+                table.append(f"| {' | '.join(map(str, cells))} |")
+    explanation = [
+        "Games of the final policy, which plans without noise, against opponents whose moves are drawn anew:"
+    ]
+    commands = ["```text", *(entry["command"] for entry in played), "```"]
+    return [explanation, table, _versions(played), ["To repeat them:"], commands]
+
+
+def _planning_speed(entry: dict[str, Any], algorithms: Sequence[str]) -> list[list[str]]:
+    """Return the table of a benchmark of the search or of the learner, as far as it is about these algorithms."""
+    names = {"muzero": "muzero", "gumbel": "gumbel_muzero"}
+    cases = [case for case in entry.get("cases", []) if names.get(case.get("rule"), case.get("algo")) in algorithms]
+    if entry.get("benchmark") not in ("search_speed", "learner_speed") or not cases:
+        return []
+    columns = [name for name in cases[0] if name not in ("rule", "algo")]
+    table = _heading(*(name.replace("_", " ") for name in columns))
+    table += [f"| {' | '.join(f'{case[name]:,}' for name in columns)} |" for case in cases]
+    what = "Search" if entry["benchmark"] == "search_speed" else "Learner"
+    explanation = [f"{what}: {entry['settings']} (`python benchmarks/{entry['benchmark']}.py`)."]
+    return [explanation, table, _versions([entry])]
 
 
 def _heading(*columns: str) -> list[str]:

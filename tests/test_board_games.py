@@ -427,6 +427,28 @@ def test_a_restored_game_goes_on_as_the_original_does(env_id: str, opponent: str
             np.testing.assert_array_equal(mask, twin_mask)
 
 
+def test_self_play_begins_with_random_moves_that_differ_and_repeat_by_seed() -> None:
+    def openings(opponent: str | None) -> list[int]:
+        env = gym.make(TICTACTOE, opening_moves=6, opponent=opponent)
+        return [int(env.reset(seed=seed)[0].sum()) for seed in range(200)]
+
+    stones = openings(None)
+    assert set(stones) == set(range(7))  # zero to six stones, each number now and then
+    assert stones == openings(None)
+    assert set(openings("random")) == {0, 1}  # an opponent's first move at most
+
+    env = gym.make(TICTACTOE, opening_moves=9)
+    for seed in range(300):  # nine random moves fill the board or end the game before: such openings are drawn anew
+        _, info = env.reset(seed=seed)
+        assert info["action_mask"].sum() < 9 or not env.unwrapped._moves  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("moves", [-1, 1.5, True])
+def test_an_opening_is_a_number_of_moves(moves: Any) -> None:
+    with pytest.raises(ConfigError, match=r"env_kwargs\.opening_moves: must be an integer >= 0"):
+        gym.make(TICTACTOE, opening_moves=moves)
+
+
 def test_a_stopped_run_ends_as_one_that_was_not(tmp_path: Any) -> None:
     def config(name: str) -> Any:
         env_kwargs = {"opponent": "random", "evaluation": {"opponent": "perfect"}}

@@ -108,8 +108,8 @@ class BoardGame(gym.Env[np.ndarray, Any]):
 
     def _open(self) -> None:
         """Play a random number of random moves; an opening that ends the game is none."""
-        count = int(self.np_random.integers(self._opening_moves + 1))
         while True:
+            count = int(self.np_random.integers(self._opening_moves + 1))
             while self._legal and len(self._moves) < count:
                 self._play(random_opponent(self._moves, self._legal, self.np_random))
             if self._legal:
