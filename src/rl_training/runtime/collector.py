@@ -221,10 +221,15 @@ class ReplayCollector(EnvironmentDriver):
         seed: int,
         device: torch.device,
         generator: torch.Generator,
+        on_ends: Callable[[np.ndarray], None] = lambda ended: None,
     ) -> None:
-        """`make_replay` gets an example of one step's actions and, if there are any, action masks."""
+        """`make_replay` gets an example of one step's actions and, if there are any, action masks.
+
+        `on_ends` hears [num_envs] where episodes ended or will not go on.
+        """
         super().__init__(env, seed=seed, device=device, generator=generator)
         self.actor = actor
+        self.on_ends = on_ends
         example = actor.random_actions(env.num_envs, None, torch.Generator(device))
         self.replay = make_replay(example.cpu().numpy(), self._mask)
         self.replay.begin(self._observation, self._mask)
@@ -248,6 +253,8 @@ class ReplayCollector(EnvironmentDriver):
             step.final_mask,
             step.action_mask,
         )
+        if step.final_obs is not step.obs:  # some episode ended
+            self.on_ends(step.terminated | step.truncated)
         self._observation, self._mask = step.obs, step.action_mask
         return step
 
@@ -272,4 +279,5 @@ class ReplayCollector(EnvironmentDriver):
         """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
         self.replay.load_state_dict(state["replay"])
         if not self._load_env_state(state, step=step):
+            self.on_ends(np.ones(self.env.num_envs, dtype=bool))
             self.replay.begin(self._observation, self._mask)
