@@ -18,6 +18,16 @@ _SMALL: dict[str, Any] = {"hidden_sizes": [8], "batch_size": 8, "learning_starts
 _SHORT_EPISODES = {"max_episode_steps": 30}
 OFF_POLICY_TASKS: dict[str, dict[str, Any]] = {
     "dqn": {"algo": "dqn", "algo_kwargs": {**_SMALL, "train_interval": 4, "target_update_interval": 16}},
+    "dqn_repeats": {
+        "algo": "dqn",
+        "algo_kwargs": {
+            **_SMALL,
+            "train_interval": 8,
+            "epsilon": 0.2,
+            "epsilon_schedule": None,
+            "repeat_exponent": 1.2,
+        },
+    },
     "rainbow": {
         "algo": "rainbow",
         "algo_kwargs": {**_SMALL, "train_interval": 2, "target_update_interval": 16, "num_atoms": 5},

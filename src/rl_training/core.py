@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         resume,
         train,
     )
-    from rl_training.algorithms.dqn import DQN, QRDQNParams
+    from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACParams
+    from rl_training.algorithms.dqn import DQN, DQNParams, QRDQNParams
     from rl_training.algorithms.ppo import PPO, A2CParams, PPOParams
     from rl_training.algorithms.sac import SAC, SACParams
     from rl_training.algorithms.td3 import TD3, TD3Params
@@ -37,7 +38,10 @@ __all__ = [
     "A2CParams",
     "AxiomError",
     "Callback",
+    "DQNParams",
     "DefaultExperimentManager",
+    "DiscreteSAC",
+    "DiscreteSACParams",
     "EarlyStopping",
     "PPOParams",
     "QRDQNParams",
@@ -55,7 +59,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "dqn": ("DQN", "QRDQNParams"),
+    "discrete_sac": ("DiscreteSAC", "DiscreteSACParams"),
+    "dqn": ("DQN", "DQNParams", "QRDQNParams"),
     "ppo": ("A2CParams", "PPO", "PPOParams"),
     "sac": ("SAC", "SACParams"),
     "td3": ("TD3", "TD3Params"),

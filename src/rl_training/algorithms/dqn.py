@@ -27,6 +27,7 @@ from rl_training.models.discrete import DiscreteActions
 from rl_training.models.layers import MLP
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.q_network import QNetwork
+from rl_training.models.repeated_actions import RepeatedActions
 
 EPSILON_SCHEDULE = Schedule(type="linear", end=0.05, duration=0.1)
 BETA_SCHEDULE = Schedule(type="linear", end=1.0)
@@ -51,6 +52,10 @@ class DQNParams(ReplayParams):
     """How epsilon changes over the run; the fixed value is its start."""
     epsilon_warmup_steps: Annotated[int, Ge(0)] = 0
     """Environment steps over which epsilon rises linearly from 0."""
+    repeat_exponent: Annotated[float, Gt(0)] | None = None
+    """Keep a random action n steps long with a probability in proportion to 1 / n ** this; null keeps it for one."""
+    repeat_limit: Annotated[int, Ge(1)] = 10_000
+    """Most steps that a random action is kept for."""
     target_update_interval: Annotated[int, Ge(1)] = 1_000
     """Environment steps between updates of the target network."""
     tau: Annotated[float, Interval(gt=0, le=1)] = 1.0
@@ -105,6 +110,10 @@ class DQNParams(ReplayParams):
             found.append("algo_kwargs.v_min: must lie below v_max; lower it or raise v_max")
         if self.loss == "squared" and self.distribution != "none":
             found.append("algo_kwargs.loss: has no meaning for a distribution; leave it at huber")
+        if self.repeat_exponent is not None and "epsilon" not in self.controls:
+            found.append(
+                "algo_kwargs.repeat_exponent: there is no random action to repeat; raise epsilon or leave it null"
+            )
         return found
 
 
@@ -268,6 +277,11 @@ class DQN:
         self.target_values = flatten_parameters(self.target_model.parameters())
         self.optimizer = FlatOptimizer(self.model.parameters(), "adam", eps=params.optimizer_eps)
         self._plain = self.model.plain if params.distribution == "none" else None
+        self._repeats: RepeatedActions | None = None
+        if params.repeat_exponent is not None:
+            self._repeats = RepeatedActions(
+                self.actions, exponent=params.repeat_exponent, limit=params.repeat_limit, device=device
+            )
 
     @torch.inference_mode()
     def act(
@@ -281,7 +295,15 @@ class DQN:
         if self.params.noisy:
             self.model.resample(generator)
         action = self._best(observation, mask, noisy=self.params.noisy)
-        return self._explore(action, mask, controls.get("epsilon", 0.0), generator)
+        epsilon = controls.get("epsilon", 0.0)
+        if self._repeats is not None:
+            return self._repeats.step(action, mask, epsilon, generator)
+        return self._explore(action, mask, epsilon, generator)
+
+    def end_episodes(self, ended: np.ndarray) -> None:
+        """Carry no exploration over the ends of episodes; `ended` [num_envs] says where one ended."""
+        if self._repeats is not None:
+            self._repeats.end(ended)
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random legal actions [count]."""
@@ -350,6 +372,7 @@ class DQN:
             "model": self.model.state_dict(),
             "target_model": self.target_model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            **({} if self._repeats is None else {"repeats": self._repeats.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -357,3 +380,5 @@ class DQN:
         self.model.load_state_dict(state["model"])
         self.target_model.load_state_dict(state["target_model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self._repeats is not None:
+            self._repeats.load_state_dict(state["repeats"])

@@ -54,7 +54,7 @@ class AlgorithmSpec:
 
 
 # An algorithm becomes stable when its learning bars are met over several seeds and stored in benchmarks/results.
-_STABLE = ("a2c", "ppo", "qr_dqn", "sac", "td3")
+_STABLE = ("a2c", "discrete_sac", "dqn", "ppo", "qr_dqn", "sac", "td3")
 
 
 def _family(

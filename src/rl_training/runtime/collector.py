@@ -222,9 +222,14 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
         *,
         seed: int,
         device: torch.device,
+        on_ends: Callable[[np.ndarray], None] = lambda ended: None,
     ) -> None:
-        """`make_replay` gets an example of one step's action masks, if there are any."""
+        """`make_replay` gets an example of one step's action masks, if there are any.
+
+        `on_ends` hears [num_envs] where episodes ended or will not go on.
+        """
         super().__init__(env, seed=seed, device=device)
+        self.on_ends = on_ends
         self.replay = make_replay(self._mask)
         self.replay.begin(self._observation, self._mask)
 
@@ -242,6 +247,8 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
             step.final_mask,
             step.action_mask,
         )
+        if step.final_obs is not step.obs:  # some episode ended
+            self.on_ends(step.terminated | step.truncated)
         self._observation, self._mask = step.obs, step.action_mask
         return step
 
@@ -266,6 +273,7 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
         """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
         self.replay.load_state_dict(state["replay"])
         if not self._load_env_state(state, step=step):
+            self.on_ends(np.ones(self.env.num_envs, dtype=bool))
             self.replay.begin(self._observation, self._mask)
 
 
@@ -281,10 +289,14 @@ class ReplayCollector(ReplayDriver[Replay]):
         seed: int,
         device: torch.device,
         generator: torch.Generator,
+        on_ends: Callable[[np.ndarray], None] = lambda ended: None,
     ) -> None:
-        """`make_replay` gets an example of one step's actions and, if there are any, action masks."""
+        """`make_replay` gets an example of one step's actions and, if there are any, action masks.
+
+        `on_ends` hears [num_envs] where episodes ended or will not go on.
+        """
         example = actor.random_actions(env.num_envs, None, torch.Generator(device)).cpu().numpy()
-        super().__init__(env, lambda mask: make_replay(example, mask), seed=seed, device=device)
+        super().__init__(env, lambda mask: make_replay(example, mask), seed=seed, device=device, on_ends=on_ends)
         self.actor = actor
         self.generator = generator
 

@@ -1,9 +1,11 @@
-"""Training of DQN and its variants: what differs is when the target network moves."""
+"""Training of DQN and its variants: what differs is when the target network moves and exploration ends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
@@ -22,4 +24,9 @@ def train_dqn(
         for _ in range(marks_between(before, after, algorithm.params.target_update_interval)):
             algorithm.update_target()
 
-    return train_off_policy(config, callbacks=callbacks, checkpoint=checkpoint, on_marks=update_targets)
+    def end_episodes(algorithm: Any, ended: np.ndarray) -> None:
+        algorithm.end_episodes(ended)
+
+    return train_off_policy(
+        config, callbacks=callbacks, checkpoint=checkpoint, on_marks=update_targets, on_ends=end_episodes
+    )

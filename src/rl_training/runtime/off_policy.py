@@ -46,8 +46,13 @@ def train_off_policy(
     callbacks: Sequence[Callback] = (),
     checkpoint: ResumePoint | None = None,
     on_marks: Callable[[OffPolicyAlgorithm, int, int], None] = lambda algorithm, before, after: None,
+    on_ends: Callable[[OffPolicyAlgorithm, np.ndarray], None] = lambda algorithm, ended: None,
 ) -> TrainResult:
-    """Train the configured algorithm; `on_marks(algorithm, before, after)` runs before the updates of each step."""
+    """Train the configured algorithm.
+
+    `on_marks(algorithm, before, after)` runs before the updates of each step, `on_ends(algorithm, ended)` where
+    episodes ended, with one bool per environment.
+    """
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         env = session.setup.make_env(gamma=session.params.gamma)
         algorithm = get_algorithm_spec(session.config.algo).load_algorithm()(
@@ -64,6 +69,7 @@ def train_off_policy(
             seed=session.config.seed,
             device=session.device,
             generator=session.streams["policy"],
+            on_ends=lambda ended: on_ends(algorithm, ended),
         )
         session.start(algorithm, collector, collector.replay)
         while not session.done:
