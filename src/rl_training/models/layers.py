@@ -85,8 +85,8 @@ class MLP(nn.Module):
     def __init__(self, sizes: tuple[int, ...], activation: str, *, generator: torch.Generator) -> None:
         """`sizes` are the widths from the input to the output."""
         super().__init__()
+        self.sizes = sizes
         self.activation = ACTIVATIONS[activation]
-        self.slope = SLOPES.get(activation)
         self.activated = len(sizes) - 2
         for layer, (inputs, width) in enumerate(pairwise(sizes)):
             weight, bias = torch.empty(width, inputs), torch.empty(width)
@@ -101,30 +101,6 @@ class MLP(nn.Module):
             if layer < self.activated:
                 hidden = self.activation(hidden)
         return hidden
-
-    def trace(self, hidden: Tensor) -> list[Tensor]:
-        """Return the input and what every layer makes of it, the output last; without autograd, for `backward`."""
-        trace = [hidden]
-        for layer, (weight, bias) in enumerate(parameter_pairs(self)):
-            hidden = nn.functional.linear(hidden, weight, bias)
-            if layer < self.activated:
-                hidden = self.activation(hidden)
-            trace.append(hidden)
-        return trace
-
-    def backward(self, trace: list[Tensor], gradient: Tensor) -> None:
-        """Overwrite the parameters' gradients, given a loss's gradient [B, outputs] by the traced output.
-
-        It is what autograd computes, in a third of the time: a graph costs more than the products of a small network.
-        """
-        assert self.slope is not None
-        layers = list(parameter_pairs(self))
-        for layer in range(len(layers) - 1, -1, -1):
-            weight, bias = layers[layer]
-            torch.mm(gradient.t(), trace[layer], out=weight.grad)
-            torch.sum(gradient, 0, out=bias.grad)
-            if layer:
-                gradient = self.slope(gradient @ weight, trace[layer])
 
 
 class StackedMLP(nn.Module):
