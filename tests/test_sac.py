@@ -27,7 +27,7 @@ from replay_parts import (
     random_batch,
 )
 from rl_training.algorithms import sac
-from rl_training.algorithms.sac import SAC, SACParams, TQCParams, actor_loss, critic_loss
+from rl_training.algorithms.sac import SAC, SACParams, TQCParams, actor_gradient, actor_loss, critic_loss
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic, squashed_log_prob
@@ -367,12 +367,14 @@ def test_the_actors_loss_leaves_the_critics_alone(
 ) -> None:
     algorithm = _algorithm(kind=kind, **settings)
     seen: list[SimpleNamespace] = []
-    original = sac.actor_loss
+    name = "actor_loss" if algorithm._plain_targets is None else "actor_gradient"
+    original = getattr(sac, name)
 
     def watched(*arguments: Any) -> Any:
         seen.append(
             SimpleNamespace(
-                frozen=not any(parameter.requires_grad for parameter in algorithm.critic.parameters()),
+                frozen=name == "actor_gradient"
+                or not any(parameter.requires_grad for parameter in algorithm.critic.parameters()),
                 gradient=algorithm.critic_optimizer.gradient.clone(),
                 critic=parameters_of(algorithm.critic),
                 actor=parameters_of(algorithm.actor),
@@ -381,7 +383,7 @@ def test_the_actors_loss_leaves_the_critics_alone(
         return original(*arguments)
 
     before = parameters_of(algorithm.actor)
-    monkeypatch.setattr(sac, "actor_loss", watched)
+    monkeypatch.setattr(sac, name, watched)
     algorithm.update(random_batch(TORQUE), CONTROLS, generator(0))
     (moment,) = seen
     assert moment.frozen
@@ -393,6 +395,58 @@ def test_the_actors_loss_leaves_the_critics_alone(
     assert all(parameter.requires_grad for parameter in algorithm.critic.parameters())
     assert algorithm.target_critic is not None
     assert not any(parameter.requires_grad for parameter in algorithm.target_critic.parameters())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"activation": "tanh"},
+        {"hidden_sizes": ()},
+        {"hidden_sizes": (8, 5, 6), "critic_hidden_sizes": (7,)},
+        {"num_critics": 3},
+        {"num_critics": 1, "max_grad_norm": 0.1},
+    ],
+    ids=str,
+)
+def test_the_gradient_by_hand_is_that_of_autograd(settings: dict[str, Any]) -> None:
+    by_hand, by_graph = _algorithm(**settings), _algorithm(**settings)
+    assert by_hand._plain_targets is not None
+    by_graph._plain_targets = None
+    for algorithm in (by_hand, by_graph):  # some standard deviations reach their bounds
+        assert algorithm.actor.log_std_head is not None
+        with torch.no_grad():
+            algorithm.actor.log_std_head.weight.mul_(20.0)
+    for seed, rows in enumerate((16, 16, 5)):  # memory that is used again fits batches of any size
+        batch = random_batch(TORQUE, seed=seed, rows=rows)
+        reports = [algorithm.update(batch, CONTROLS, generator(seed))[0] for algorithm in (by_hand, by_graph)]
+        torch.testing.assert_close(*reports)
+        for optimizer in ("actor_optimizer", "critic_optimizer"):
+            gradients = [getattr(algorithm, optimizer).gradient for algorithm in (by_hand, by_graph)]
+            assert gradients[0].any()
+            torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_critics_that_agree_share_the_actors_gradient() -> None:
+    algorithm = _algorithm()
+    with torch.no_grad():
+        for weight in algorithm.critic.parameters():
+            weight[1] = weight[0]
+    arguments = (algorithm.critic, algorithm.actor, random_batch(TORQUE).observation, torch.ones(1), torch.zeros(16, 2))
+    actor_gradient(*arguments)
+    shared = algorithm.actor_optimizer.gradient.clone()
+    algorithm.actor_optimizer.gradient.zero_()
+    actor_loss(*arguments)[0].backward()
+    torch.testing.assert_close(shared, algorithm.actor_optimizer.gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"activation": "silu"}, {"use_sde": True}, {"target_network": False}, {"num_quantiles": 3}],
+    ids=str,
+)
+def test_other_networks_learn_by_autograd(settings: dict[str, Any]) -> None:
+    assert _algorithm(**settings)._plain_targets is None
 
 
 def test_updates_equal_a_loop_written_with_torch_alone() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -24,14 +25,17 @@ from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.schedules import Schedule, ScheduleSpec
 from rl_training.models.discrete import DiscreteActions
-from rl_training.models.layers import MLP
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.q_network import QNetwork
 from rl_training.models.repeated_actions import RepeatedActions
 
+if TYPE_CHECKING:
+    from rl_training.algorithms.compiled_dqn import CompiledGradient
+
 EPSILON_SCHEDULE = Schedule(type="linear", end=0.05, duration=0.1)
 BETA_SCHEDULE = Schedule(type="linear", end=1.0)
 EVALUATION_EPSILON = 0.05  # of a policy that is asked for stochastic actions
+LARGEST_COMPILED = 1 << 22  # weights times batch size, beyond which torch's products make up for the cost of its calls
 
 
 @dataclass(frozen=True)
@@ -231,21 +235,6 @@ def dqn_loss(
     return (batch.weight * losses).mean(), errors, value
 
 
-def value_loss(predicted: Tensor, target: Tensor, weight: Tensor | None, kind: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean loss of values [B, 1], its gradient by them and their errors, all without autograd."""
-    error = predicted - target
-    share = 1.0 / len(error)
-    reduction = "mean" if weight is None else "none"
-    if kind == "huber":
-        losses = functional.smooth_l1_loss(predicted, target, reduction=reduction)
-        slope = error.clamp(-1.0, 1.0).mul_(share)
-    else:
-        losses, slope = functional.mse_loss(predicted, target, reduction=reduction), error * (2.0 * share)
-    if weight is None:
-        return losses, slope, error
-    return (losses.squeeze(1) * weight).mean(), slope * weight.unsqueeze(1), error
-
-
 class DQN:
     """Online and target network and their optimizer."""
 
@@ -276,7 +265,6 @@ class DQN:
         self.target_model = copy.deepcopy(self.model).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_model.parameters())
         self.optimizer = FlatOptimizer(self.model.parameters(), "adam", eps=params.optimizer_eps)
-        self._plain = self.model.plain if params.distribution == "none" else None
         self._repeats: RepeatedActions | None = None
         if params.repeat_exponent is not None:
             self._repeats = RepeatedActions(
@@ -339,24 +327,28 @@ class DQN:
             self.model.resample(generator)
             self.target_model.resample(generator)
         rate, limit = controls["learning_rate"], self.params.max_grad_norm
-        if self._plain is not None:
-            with torch.no_grad():
-                loss, errors, value = self._plain_gradient(self._plain, batch)
+        if self._compiled_gradient is not None:
+            encode: Any = self.model.encoder.forward
+            loss, errors, value = self._compiled_gradient(
+                encode(batch.observation), encode(batch.next_observation), batch
+            )
             norm = self.optimizer.descend(learning_rate=rate, max_grad_norm=limit)
         else:
             loss, errors, value = dqn_loss(self.model, self.target_model, batch, self.support, self.params)
             norm = self.optimizer.step(loss, learning_rate=rate, max_grad_norm=limit)
         return {"loss_q": loss.detach(), "q_mean": value, "gradient_norm": norm}, errors
 
-    def _plain_gradient(self, network: MLP, batch: ReplayBatch) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Put the loss's gradient into the optimizer, as autograd would, and return what `dqn_loss` returns."""
-        target = dqn_target(self.model, self.target_model, batch, self.support, self.params)
-        trace = network.trace(self.model.encoder.forward(batch.observation))  # type: ignore[arg-type]
-        action = batch.action.unsqueeze(1)
-        predicted = trace[-1].gather(1, action)  # [B, 1]
-        loss, slope, error = value_loss(predicted, target, batch.weight, self.params.loss)
-        network.backward(trace, torch.zeros_like(trace[-1]).scatter_(1, action, slope))
-        return loss, None if batch.weight is None else error.squeeze(1).abs(), predicted.mean()
+    @cached_property
+    def _compiled_gradient(self) -> CompiledGradient | None:
+        """The gradient in compiled code where there is one, which is for small plain networks on the CPU."""
+        sizes, values = self.model.plain_sizes, self.optimizer.values
+        small = len(values) * self.params.batch_size <= LARGEST_COMPILED
+        if sizes is None or not small or self.params.distribution != "none" or self.device.type != "cpu":
+            return None
+        from rl_training.algorithms.compiled_dqn import CompiledGradient  # numba takes a third of a second to import
+
+        options = {"double": self.params.double, "huber": self.params.loss == "huber"}
+        return CompiledGradient(sizes, values, self.target_values, self.optimizer.gradient, **options)
 
     @torch.no_grad()
     def update_target(self) -> None:

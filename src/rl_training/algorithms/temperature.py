@@ -30,8 +30,9 @@ class Temperature:
     def update(self, entropy: Tensor, target_entropy: float | Tensor, *, learning_rate: float) -> None:
         """Rise where the policy's mean entropy is below its target, fall where it is above."""
         if self.learned:
-            surplus = entropy.detach().mean() - target_entropy
-            self.optimizer.step((self.log * surplus).sum(), learning_rate=learning_rate, max_grad_norm=None)
+            # The loss is log temperature times surplus of entropy.
+            self.optimizer.gradient.copy_(entropy.detach().mean() - target_entropy)
+            self.optimizer.descend(learning_rate=learning_rate, max_grad_norm=None)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the temperature and its optimizer's statistics."""

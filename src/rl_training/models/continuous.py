@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from rl_training.data.observations import Observation
 from rl_training.errors import ConfigError
 from rl_training.models.batch_renorm import RenormalizedMLP
 from rl_training.models.distributions import LOG_SQRT_2PI
-from rl_training.models.encoders import make_encoder
+from rl_training.models.encoders import Encoder, has_weights, make_encoder
 from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.heads import LOG_STD_RANGE
 from rl_training.models.layers import StackedMLP, linear
@@ -47,6 +47,16 @@ class ActionScale:
         shaped = action.cpu().numpy().reshape(-1, *self.shape)
         stretched = self.low + 0.5 * (shaped + 1.0) * (self.high - self.low)
         return np.clip(stretched, self.low, self.high).astype(self.dtype, copy=False)
+
+
+class SampleTrace(NamedTuple):
+    """Sampled actions and what their gradient needs; B is the batch size."""
+
+    hidden: list[Tensor]  # the hidden layers' trace
+    log_std: Tensor  # [B, size] before it is clamped
+    spread: Tensor  # [B, size] noise times standard deviation
+    action: Tensor  # [B, size]
+    log_prob: Tensor  # [B]
 
 
 class SquashedActor(nn.Module):
@@ -95,6 +105,36 @@ class SquashedActor(nn.Module):
         raw = mean + log_std.exp() * noise
         return torch.tanh(raw), squashed_log_prob(raw, noise, log_std)
 
+    @property
+    def plain(self) -> bool:
+        """Whether `backward` knows the gradient of all weights."""
+        return self.log_std_head is not None and _is_plain(self.encoder, self.hidden)
+
+    def trace(self, observation: Observation, noise: Tensor) -> SampleTrace:
+        """Do what `sample` does, without autograd, for `backward`."""
+        assert self.log_std_head is not None
+        hidden = self.hidden.trace(self.encoder(observation))
+        latent = hidden[-1][0]
+        free = self.log_std_head(latent)
+        log_std = free.clamp(*LOG_STD_RANGE)
+        spread = log_std.exp() * noise
+        raw = self.mean(latent) + spread
+        return SampleTrace(hidden, free, spread, torch.tanh(raw), squashed_log_prob(raw, noise, log_std))
+
+    def backward(self, trace: SampleTrace, by_action: Tensor, by_log_prob: Tensor) -> None:
+        """Overwrite the gradients, given a loss's by the actions [B, size] and by each log-probability [1]."""
+        assert self.log_std_head is not None
+        # Of log(1 - tanh(x)^2) the slope is -2 tanh(x).
+        by_raw = by_action * (1.0 - trace.action.square()) + 2.0 * by_log_prob * trace.action
+        free = (trace.log_std >= LOG_STD_RANGE[0]) & (trace.log_std <= LOG_STD_RANGE[1])
+        by_log_std = (by_raw * trace.spread - by_log_prob) * free
+        latent = trace.hidden[-1][0]
+        for head, gradient in ((self.mean, by_raw), (self.log_std_head, by_log_std)):
+            torch.mm(gradient.t(), latent, out=head.weight.grad)
+            torch.sum(gradient, 0, out=head.bias.grad)
+        by_latent = torch.addmm(by_raw @ self.mean.weight, by_log_std, self.log_std_head.weight)
+        self.hidden.backward(trace.hidden, by_latent.unsqueeze(0))
+
     def mode(self, observation: Observation) -> Tensor:
         """Return the squashed means [B, size]."""
         latent = self.latent(observation)
@@ -129,6 +169,11 @@ def _networks(
     if renorm_warmup is None:
         return StackedMLP(*shape, orthogonal=False, generator=generator, outputs=outputs)
     return RenormalizedMLP(*shape, warmup=renorm_warmup, orthogonal=False, generator=generator, outputs=outputs)
+
+
+def _is_plain(encoder: Encoder, networks: StackedMLP) -> bool:
+    """Whether nothing but perceptrons whose gradient is known by hand has weights."""
+    return not has_weights(encoder) and not isinstance(networks, RenormalizedMLP) and networks.slope is not None
 
 
 class DeterministicActor(nn.Module):
@@ -178,5 +223,25 @@ class StackedCritic(nn.Module):
 
     def forward(self, observation: Observation, action: Tensor) -> Tensor:
         """Return values [count, B, outputs]."""
-        values: Tensor = self.networks(torch.cat((self.encoder(observation), action), dim=1))
+        values: Tensor = self.networks(self._features(observation, action))
         return values
+
+    @property
+    def plain(self) -> bool:
+        """Whether `backward` knows the gradient of all weights."""
+        return _is_plain(self.encoder, self.networks)
+
+    def trace(self, observation: Observation, action: Tensor) -> list[Tensor]:
+        """Return what the networks make of the pairs, the values last, without autograd."""
+        return self.networks.trace(self._features(observation, action))
+
+    def backward(self, trace: list[Tensor], gradient: Tensor) -> None:
+        """Overwrite the gradients, given a loss's gradient [count, B, outputs] by the traced values."""
+        self.networks.backward(trace, gradient)
+
+    def action_gradient(self, trace: list[Tensor], gradient: Tensor) -> Tensor:
+        """Return a loss's gradient [B, size] by the actions, given that by the traced values."""
+        return self.networks.input_gradient(trace, gradient, self.encoder.width)
+
+    def _features(self, observation: Observation, action: Tensor) -> Tensor:
+        return torch.cat((self.encoder(observation), action), dim=1)

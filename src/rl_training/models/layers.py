@@ -17,11 +17,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": nn.functional.silu,
 }
 
-# Gradients by an activation's input, from those by its output and the output itself.
+# Turns gradients by an activation's output, given that output, into those by its input, in place.
 SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "tanh": torch.ops.aten.tanh_backward,
-    "relu": lambda gradient, output: torch.ops.aten.threshold_backward(gradient, output, 0),
+    "tanh": lambda gradient, output: torch.ops.aten.tanh_backward.grad_input(gradient, output, grad_input=gradient),
+    "relu": lambda gradient, output: torch.ops.aten.threshold_backward.grad_input(
+        gradient, output, 0, grad_input=gradient
+    ),
 }
+IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
 
 
 def initialize(weight: Tensor, bias: Tensor, *, orthogonal: bool, gain: float, generator: torch.Generator) -> None:
@@ -82,8 +85,8 @@ class MLP(nn.Module):
     def __init__(self, sizes: tuple[int, ...], activation: str, *, generator: torch.Generator) -> None:
         """`sizes` are the widths from the input to the output."""
         super().__init__()
+        self.sizes = sizes
         self.activation = ACTIVATIONS[activation]
-        self.slope = SLOPES.get(activation)
         self.activated = len(sizes) - 2
         for layer, (inputs, width) in enumerate(pairwise(sizes)):
             weight, bias = torch.empty(width, inputs), torch.empty(width)
@@ -98,30 +101,6 @@ class MLP(nn.Module):
             if layer < self.activated:
                 hidden = self.activation(hidden)
         return hidden
-
-    def trace(self, hidden: Tensor) -> list[Tensor]:
-        """Return the input and what every layer makes of it, the output last; without autograd, for `backward`."""
-        trace = [hidden]
-        for layer, (weight, bias) in enumerate(parameter_pairs(self)):
-            hidden = nn.functional.linear(hidden, weight, bias)
-            if layer < self.activated:
-                hidden = self.activation(hidden)
-            trace.append(hidden)
-        return trace
-
-    def backward(self, trace: list[Tensor], gradient: Tensor) -> None:
-        """Overwrite the parameters' gradients, given a loss's gradient [B, outputs] by the traced output.
-
-        It is what autograd computes, in a third of the time: a graph costs more than the products of a small network.
-        """
-        assert self.slope is not None
-        layers = list(parameter_pairs(self))
-        for layer in range(len(layers) - 1, -1, -1):
-            weight, bias = layers[layer]
-            torch.mm(gradient.t(), trace[layer], out=weight.grad)
-            torch.sum(gradient, 0, out=bias.grad)
-            if layer:
-                gradient = self.slope(gradient @ weight, trace[layer])
 
 
 class StackedMLP(nn.Module):
@@ -149,6 +128,9 @@ class StackedMLP(nn.Module):
         self.outputs = widths[-1] if widths else inputs
         self.activated = len(hidden_sizes)
         self.activation = ACTIVATIONS[activation]
+        self.slope = SLOPES.get(activation)
+        self._activate_in_place = IN_PLACE.get(activation)
+        self._rooms: tuple[list[Tensor], list[Tensor]] = [], []  # of every layer: outputs, gradients
         for layer, width in enumerate(widths):
             weight, bias = torch.empty(count, width, inputs), torch.empty(count, width)
             for network in range(count):
@@ -181,3 +163,47 @@ class StackedMLP(nn.Module):
             if layer < self.activated:
                 hidden = self.activation(hidden)
         return hidden
+
+    def trace(self, features: Tensor) -> list[Tensor]:
+        """Return the input and what every layer makes of it, [count, B, width] each; without autograd, for `backward`.
+
+        They lie in memory that the next trace overwrites: to get as much anew costs the system as long as a product.
+        """
+        assert self._activate_in_place is not None
+        hidden = features.expand(self.count, *features.shape)
+        trace = [hidden]
+        layers = list(parameter_pairs(self))
+        if not self._rooms[0] or self._rooms[0][0].shape[1] != len(features):
+            for rooms in self._rooms:
+                rooms[:] = [hidden.new_empty(self.count, len(features), bias.shape[2]) for _, bias in layers]
+        for layer, (weight, bias) in enumerate(layers):
+            hidden = torch.baddbmm(bias, hidden, weight, out=self._rooms[0][layer])
+            if layer < self.activated:
+                self._activate_in_place(hidden)
+            trace.append(hidden)
+        return trace
+
+    def backward(self, trace: list[Tensor], gradient: Tensor) -> None:
+        """Overwrite the parameters' gradients, given a loss's gradient [count, B, outputs] by the traced output."""
+        layers = list(parameter_pairs(self))
+        for layer, by_sum in self._gradients(trace, gradient):
+            weight, bias = layers[layer]
+            torch.bmm(trace[layer].transpose(1, 2), by_sum, out=weight.grad)
+            torch.sum(by_sum, 1, keepdim=True, out=bias.grad)
+
+    def input_gradient(self, trace: list[Tensor], gradient: Tensor, first: int) -> Tensor:
+        """Return a loss's gradient [B, inputs - first] by the inputs from `first` on, given that by the output."""
+        *_, (_, by_sum) = self._gradients(trace, gradient)
+        weight = next(parameter_pairs(self))[0][:, first:]
+        return torch.bmm(by_sum, weight.transpose(1, 2)).sum(0)
+
+    def _gradients(self, trace: list[Tensor], gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Go from the last layer to the first with the gradient by its sums, before the activation."""
+        assert self.slope is not None
+        layers = list(parameter_pairs(self))
+        for layer in range(len(layers) - 1, -1, -1):
+            if layer < self.activated:
+                gradient = self.slope(gradient, trace[layer + 1])
+            yield layer, gradient
+            if layer:
+                gradient = torch.bmm(gradient, layers[layer][0].transpose(1, 2), out=self._rooms[1][layer - 1])

@@ -53,10 +53,11 @@ class QNetwork(nn.Module):
         return value + advantage - advantage.mean(dim=1, keepdim=True)
 
     @property
-    def plain(self) -> MLP | None:
-        """The one network that all weights belong to, where there is no more and its gradient is known by hand."""
-        alone = self.value is None and not has_weights(self.encoder)
-        return self.advantage if alone and isinstance(self.advantage, MLP) and self.advantage.slope else None
+    def plain_sizes(self) -> tuple[int, ...] | None:
+        """The widths, from input to output, of the one perceptron with ReLU that is all there is to learn, if it is."""
+        stream = self.advantage
+        alone = self.value is None and self.outputs == 1 and not has_weights(self.encoder)
+        return stream.sizes if alone and isinstance(stream, MLP) and stream.activation is torch.relu else None
 
     def resample(self, generator: torch.Generator) -> None:
         """Draw fresh noise for every noisy layer."""

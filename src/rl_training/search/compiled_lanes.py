@@ -39,8 +39,21 @@ def _operation(definition: Callable[..., Any]) -> Any:
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), _VECTOR.as_pointer())
+    return builder.bitcast(_place(context, builder, kind, array, index), _VECTOR.as_pointer())
+
+
+def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
+
+
+@_operation
+def number(typing: Any, array: Any, index: Any) -> Any:
+    """Read one number; brackets would first look whether the index counts from the end, which inner loops notice."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_place(context, builder, signature.args[0], *arguments), align=4)
+
+    return types.float32(array, types.intp), generate
 
 
 @_operation
