@@ -1,4 +1,4 @@
-"""Gumbel MuZero is wired up, explores by fresh noise alone, and learns what a broken target cannot."""
+"""Gumbel MuZero is wired up and explores by fresh noise alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import assert_same_run
 from off_policy_runs import last_row, train_rows
 from planning_runs import COMMON_METRICS, EXPLORATION, STEPS, tiny_run, train_tiny
 from rl_training.algorithms.muzero import MuZero
@@ -21,7 +20,7 @@ from rl_training.search.rules import Gumbel
 ALGO = "gumbel_muzero"
 
 
-@pytest.mark.parametrize("kind", ["Discrete", "Image", "Dict"])
+@pytest.mark.parametrize("kind", ["Discrete", "DictWithImage"])
 def test_it_trains_and_hands_over_its_policy(tmp_path: Path, kind: str) -> None:
     result = train_tiny(tmp_path, ALGO, f"toy_envs:Toy/{kind}-v0")
     row = last_row(result.run_dir)
@@ -80,14 +79,6 @@ def test_scheduled_simulations_reach_the_metrics_and_change_no_configuration(tmp
     assert result.metrics["num_simulations"] == 6
     assert algorithm_params(config) == params
     assert config.algo_kwargs["num_simulations"] == 2
-
-
-def test_a_seed_repeats_bit_for_bit(tmp_path: Path) -> None:
-    settings = {"reanalyze_ratio": 0.5}
-    one, other = (
-        train_tiny(tmp_path / name, ALGO, "CartPole-v1", algo_kwargs=settings).run_dir for name in ("one", "other")
-    )
-    assert_same_run(one, other)
 
 
 def test_two_simulations_suffice(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_it_trains_and_hands_over_its_policy(tmp_path: Path) -> None:
     assert again[0] == again[1]
 
 
-@pytest.mark.parametrize("kind", ["Image", "Dict", "DictWithImage"])
+@pytest.mark.parametrize("kind", ["Image", "Dict"])
 def test_images_and_dicts_train(tmp_path: Path, kind: str) -> None:
     result = train_tiny(tmp_path, "muzero", f"toy_envs:Toy/{kind}-v0")
     policy = load_policy(result.run_dir)

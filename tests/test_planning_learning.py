@@ -10,8 +10,6 @@ import pytest
 from torch import Tensor
 
 from corridor_envs import FAR, NEAR, Fork
-from rl_training.algorithms.planning_batches import BatchMaker
-from rl_training.data.trajectory_replay import Window
 from rl_training.experiment.config import validate_config
 from rl_training.models.planning_network import PlanningNetwork
 from rl_training.runtime.policy import load_policy
@@ -83,11 +81,3 @@ def test_with_bootstraps_of_the_wrong_sign_only_the_near_reward_is_learned(
     result = _walk(tmp_path)
     assert result.metrics["eval_return_mean"] == NEAR
     assert _patience(result.run_dir) < 0.2
-
-
-def test_a_policy_network_that_is_taught_nothing_knows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self: BatchMaker, replay: Any, window: Window, *rest: Any, **settings: Any) -> Window:
-        return window._replace(policy=np.full_like(window.policy, 0.5))
-
-    monkeypatch.setattr(BatchMaker, "_reanalyze", wrong)
-    assert 0.3 < _patience(_walk(tmp_path).run_dir) < 0.7
