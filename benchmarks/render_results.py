@@ -100,7 +100,21 @@ def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
         "per seed, and the median minutes of training per seed.",
     ]
     commands = ["```text", *(_command(entry) for entry in presets), "```"]
-    return [explanation, table, _versions(presets), ["To repeat them:"], commands]
+    return [explanation, table, *_curves(presets), _versions(presets), ["To repeat them:"], commands]
+
+
+def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Return the evaluations during training, where they are stored."""
+    runs = [(entry["preset"], run) for entry in presets for run in entry["runs"] if run.get("evaluations")]
+    if not runs:
+        return []
+    table = _heading(
+        "preset", "seed", "first at step", "mean returns of the evaluations during training, evenly spaced"
+    )
+    for preset, run in sorted(runs, key=lambda pair: (pair[0], pair[1]["seed"])):
+        returns = ", ".join(f"{score:.0f}" for _, score in run["evaluations"])
+        table.append(f"| `{preset}` | {run['seed']} | {run['evaluations'][0][0]:,} | {returns} |")
+    return [table]
 
 
 def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
