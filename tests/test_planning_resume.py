@@ -80,7 +80,7 @@ def test_a_checkpoint_holds_what_the_search_said(straight: Path) -> None:
     assert 80 < len(rows["transition/reward"]) <= 96  # what the ring holds
     policy = rows["transition/policy"]
     np.testing.assert_allclose(policy.sum(1), 1.0, rtol=1e-5)
-    assert len(np.unique(policy[:, 0])) > 2
+    assert len(np.unique(policy[:, 0])) > 1
     assert (rows["transition/ended"] > 0).sum() > 2
     assert np.isfinite(rows["transition/value"]).all()
 
