@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from rl_training.envs.make import make_slots
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.files import write_json_atomically
-from rl_training.experiment.runs import dependency_versions
+from rl_training.experiment.runs import CONFIG, dependency_versions
 from rl_training.runtime.policy import Policy, load_policy
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.workflows import train
@@ -52,6 +53,12 @@ def play(policy: Policy, env_id: str, env_kwargs: dict[str, Any], opponent: str,
     return {"opponent": opponent, "games_per_side": games, **counts}
 
 
+def settings(config: TrainConfig) -> dict[str, Any]:
+    """Return all that decides what a run learns."""
+    plain = serialize_train_config(config)
+    return {key: value for key, value in plain.items() if key not in ("output_dir", "preset")}
+
+
 def main() -> None:
     """Parse arguments, train, play, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -64,18 +71,22 @@ def main() -> None:
     logging.getLogger("rl_training").setLevel(logging.ERROR)
     overrides = {"seed": arguments.seed, "output_dir": str(arguments.output_dir)}
     config = load_config(preset=arguments.preset, overrides=overrides)
+    plain = settings(config)
     started = time.perf_counter()
     run_dir = arguments.run or train(config).run_dir
     seconds = None if arguments.run else round(time.perf_counter() - started, 1)
+    if arguments.run is not None and settings(load_config(arguments.run / CONFIG)) != plain:
+        parser.error(f"{arguments.run} was not trained by {arguments.preset} with seed {arguments.seed}")
     policy = load_policy(run_dir)
     opponents = dict.fromkeys(("random", config.env_kwargs["evaluation"]["opponent"]))
     games = [play(policy, config.env_id, config.env_kwargs, opponent, arguments.games) for opponent in opponents]
     for result in games:
         print(result, flush=True)
-    plain = {key: value for key, value in serialize_train_config(config).items() if key != "output_dir"}
     content = {
         "benchmark": "board_games",
-        "command": f"python benchmarks/board_games.py --preset {arguments.preset} --seed {arguments.seed}",
+        "preset": arguments.preset,
+        "command": f"python benchmarks/board_games.py --preset {arguments.preset} --seed {arguments.seed} "
+        f"--games {arguments.games}",
         "config": plain,
         "simulations": policy.num_simulations,
         "training_seconds": seconds,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.algorithms.muzero import MuZero
+from rl_training.algorithms.muzero import MuZero, exploration
 from rl_training.algorithms.planning_batches import Draws
 from rl_training.data.samplers import UniformSampler
 from rl_training.data.trajectory_replay import TrajectoryReplay
@@ -65,7 +65,7 @@ class Learner:
             rows,
             weight,
             num_simulations=self.params.num_simulations,
-            exploration=0.25,
+            exploration=exploration(CONTROLS),
             total_timesteps=self.config.total_timesteps,
             draws=self.draws,
         )

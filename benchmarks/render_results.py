@@ -113,6 +113,9 @@ def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
     )
     for preset, run in sorted(runs, key=lambda pair: (pair[0], pair[1]["seed"])):
         returns = ", ".join(f"{score:.0f}" for _, score in run["evaluations"])
+        if "best_checkpoint" in run:
+            best = run["best_checkpoint"]
+            returns += f"; the checkpoint at {best['step']:,}: {best['eval_return_mean']:.1f} over {best['eval_episodes']} fresh"
         table.append(f"| `{preset}` | {run['seed']} | {run['evaluations'][0][0]:,} | {returns} |")
     return [table]
 
@@ -146,7 +149,7 @@ def _games(played: Sequence[dict[str, Any]]) -> list[list[str]]:
                 counts = (result[side][outcome] for outcome in ("wins", "draws", "losses"))
                 config = entry["config"]
                 cells = (
-                    f"`{config['preset']}`",
+                    f"`{entry['preset']}`",
                     config["seed"],
                     f"{config['total_timesteps']:,}",
                     entry["simulations"],

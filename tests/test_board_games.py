@@ -1,21 +1,17 @@
-"""Board games: PettingZoo's rules seen by one player at a time, opponents that play as they promise, exact resume."""
+"""Board games: PettingZoo's rules seen by one player at a time, opponents that play as they promise."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import assert_same_run, evaluation_rows, tiny_config, train_with_stops
-from rl_training.cli import main
+from board_parts import CONNECT_FOUR, DRAWN, KINDS, TICTACTOE, at_random, legal, make, play, rewards
 from rl_training.envs.board_games import BoardGame
 from rl_training.envs.board_opponents import (
     WIN,
@@ -27,55 +23,8 @@ from rl_training.envs.board_opponents import (
     perfect_tictactoe,
     tictactoe_outcome,
 )
-from rl_training.envs.make import check_environment, make_slots
+from rl_training.envs.make import check_environment
 from rl_training.errors import ConfigError, EnvironmentFailure, MissingExtraError
-from rl_training.runtime.workflows import train
-
-TICTACTOE, CONNECT_FOUR = (f"rl_training.envs.board_games:{name}-v0" for name in ("TicTacToe", "ConnectFour"))
-KINDS = [
-    *((TICTACTOE, opponent) for opponent in (None, "random", "perfect")),
-    *((CONNECT_FOUR, opponent) for opponent in (None, "random", "depth-limited")),
-]
-DRAWN = [0, 1, 2, 4, 3, 5, 7, 6, 8]
-Choose = Callable[[BoardGame, list[int]], int]
-
-
-def make(env_id: str, opponent: str | None = None, **kwargs: Any) -> BoardGame:
-    env = gym.make(env_id, opponent=opponent, disable_env_checker=True, **kwargs).unwrapped
-    assert isinstance(env, BoardGame)
-    return env
-
-
-def play(env: BoardGame, moves: list[int]) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-    """Play the moves and return what the last one gave; no move before it may end the game."""
-    env.reset(seed=1)
-    for move in moves[:-1]:
-        _, reward, terminated, truncated, _ = env.step(move)
-        assert (reward, terminated, truncated) == (0.0, False, False)
-    return env.step(moves[-1])
-
-
-def legal(info: dict[str, Any]) -> list[int]:
-    return np.flatnonzero(info["action_mask"]).tolist()
-
-
-def rewards(env: BoardGame, games: int, choose: Choose, seed: int = 1) -> list[float]:
-    """Return the last reward of each game, half of which the agent begins."""
-    found = []
-    _, info = env.reset(seed=seed)
-    for _ in range(games):
-        terminated = False
-        while not terminated:
-            _, reward, terminated, _, info = env.step(choose(env, legal(info)))
-        found.append(float(reward))
-        _, info = env.reset()
-    return found
-
-
-def at_random(seed: int) -> Choose:
-    generator = np.random.default_rng(seed)
-    return lambda env, moves: int(generator.choice(moves))
-
 
 # -- rules and perspective -------------------------------------------------------------------------
 
@@ -135,7 +84,7 @@ def test_connect_four_is_observed_from_the_top_row_down() -> None:
 def test_self_play_moves_two_players_and_a_game_against_an_opponent_one() -> None:
     for env_id, opponent in KINDS:
         env = make(env_id, opponent)
-        assert env.players == (2 if opponent is None else 1)
+        assert env.turn_taking is (opponent is None)
         assert env.observation_space == make(env_id).observation_space
         assert env.action_space == make(env_id).action_space
 
@@ -393,92 +342,3 @@ def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.Mon
     with pytest.raises(MissingExtraError) as error:
         check_environment(TICTACTOE, {})
     assert "pip install 'axiomrl[boardgames]'" in str(error.value)
-
-
-# -- runs ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("moves_before", [3, 5])
-@pytest.mark.parametrize(("env_id", "opponent"), KINDS)
-def test_a_restored_game_goes_on_as_the_original_does(env_id: str, opponent: str | None, moves_before: int) -> None:
-    original, fresh = make_slots(env_id, {"opponent": opponent}, mode="training", count=2)
-    generator = np.random.default_rng(1)
-    _, mask = original.reset(5)
-    for _ in range(moves_before):
-        assert mask is not None
-        step = original.step(int(generator.choice(np.flatnonzero(mask))))
-        mask = original.reset()[1] if step.terminated else step.action_mask
-    state = original.snapshot()
-    assert state is not None
-    fresh.restore(json.loads(json.dumps(state)))
-    ends = 0
-    while ends < 3:
-        assert mask is not None
-        move = int(generator.choice(np.flatnonzero(mask)))
-        step, twin = original.step(move), fresh.step(move)
-        for ours, theirs in zip(step, twin, strict=True):
-            if not isinstance(ours, list):
-                np.testing.assert_array_equal(ours, theirs)
-        mask = step.action_mask
-        if step.terminated:
-            ends += 1
-            (observation, mask), (twin_observation, twin_mask) = original.reset(), fresh.reset()
-            np.testing.assert_array_equal(observation, twin_observation)
-            np.testing.assert_array_equal(mask, twin_mask)
-
-
-def test_self_play_begins_with_random_moves_that_differ_and_repeat_by_seed() -> None:
-    def openings(opponent: str | None) -> list[int]:
-        env = gym.make(TICTACTOE, opening_moves=6, opponent=opponent)
-        return [int(env.reset(seed=seed)[0].sum()) for seed in range(200)]
-
-    stones = openings(None)
-    assert set(stones) == set(range(7))  # zero to six stones, each number now and then
-    assert stones == openings(None)
-    assert set(openings("random")) == {0, 1}  # an opponent's first move at most
-
-    env = gym.make(TICTACTOE, opening_moves=9)
-    for seed in range(300):  # nine random moves fill the board or end the game before: such openings are drawn anew
-        _, info = env.reset(seed=seed)
-        assert info["action_mask"].sum() < 9 or not env.unwrapped._moves  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("moves", [-1, 1.5, True])
-def test_an_opening_is_a_number_of_moves(moves: Any) -> None:
-    with pytest.raises(ConfigError, match=r"env_kwargs\.opening_moves: must be an integer >= 0"):
-        gym.make(TICTACTOE, opening_moves=moves)
-
-
-def test_a_stopped_run_ends_as_one_that_was_not(tmp_path: Any) -> None:
-    def config(name: str) -> Any:
-        env_kwargs = {"opponent": "random", "evaluation": {"opponent": "perfect"}}
-        return tiny_config(tmp_path / name, env_id=TICTACTOE, total_timesteps=160, env_kwargs=env_kwargs)
-
-    assert_same_run(train_with_stops(config("stopped"), [13, 31]), train(config("straight")).run_dir)
-
-
-def test_ppo_trains_against_one_opponent_and_is_evaluated_against_another(
-    tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "game.yaml").write_text(
-        f"""
-algo: ppo
-env_id: {TICTACTOE}
-seed: 1
-total_timesteps: 2000
-output_dir: {tmp_path / "runs"}
-num_envs: 4
-eval_episodes: 20
-tracking: {{tensorboard: false}}
-algo_kwargs: {{num_steps: 64, hidden_sizes: [32]}}
-env_kwargs: {{opponent: random, evaluation: {{opponent: perfect}}}}
-"""
-    )
-    assert main(["train", "--config", str(tmp_path / "game.yaml")]) == 0
-    (run_dir,) = (tmp_path / "runs").iterdir()
-    returns = [episode["return"] for episode in evaluation_rows(run_dir)]
-    assert len(returns) == 20
-    assert max(returns) <= 0.0  # so young a policy beats the random player at times, the perfect one never
-    capsys.readouterr()
-    assert main(["eval", "--checkpoint", str(run_dir), "--num-episodes", "40", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"]["eval_return_max"] <= 0.0

@@ -292,9 +292,9 @@ def test_a_support_too_small_is_said_with_the_share(tmp_path: Path) -> None:
     result = train_tiny(tmp_path, "muzero", "CartPole-v1", algo_kwargs={"support_size": 1, "gamma": 1.0})
     (notice,) = [text for text in read_metadata(result.run_dir)["notices"] if "support_size" in text]
     share = float(notice.split("%")[0])
-    assert 50 <= share <= 100
-    assert "of the value targets lie beyond algo_kwargs.support_size 1 and are clipped; raise it" in notice
-    assert last_row(result.run_dir)["clipped_targets"] > 0.5
+    assert 30 <= share <= 60  # of values and rewards together; a reward of 1 fits
+    assert "of the value targets and rewards lie beyond algo_kwargs.support_size 1 and are clipped; raise it" in notice
+    assert last_row(result.run_dir)["clipped_targets"] > 0.3
 
 
 def test_a_support_that_suffices_is_not_talked_about(tmp_path: Path) -> None:

@@ -85,13 +85,15 @@ def test_without_a_discounted_successor_only_the_near_reward_is_learned(tmp_path
 def test_an_actor_loss_of_the_wrong_sign_walks_past_the_near_reward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right_loss = sac.actor_loss
+    right_gradient = sac.actor_gradient
 
-    def wrong_loss(*arguments: Any) -> Any:
-        loss, log_prob = right_loss(*arguments)
-        return -loss, log_prob
+    def wrong_gradient(critic: Any, actor: Any, *arguments: Any) -> Any:
+        found = right_gradient(critic, actor, *arguments)
+        for parameter in actor.parameters():
+            parameter.grad.neg_()
+        return found
 
-    monkeypatch.setattr(sac, "actor_loss", wrong_loss)
+    monkeypatch.setattr(sac, "actor_gradient", wrong_gradient)
     assert _walk(tmp_path, "sac", gamma=0.0, steps=500) > CONSOLATION
 
 

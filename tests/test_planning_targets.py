@@ -129,6 +129,12 @@ def test_a_search_that_was_right_gets_no_priority() -> None:
     assert search_errors(window, 2, 0.5).tolist() == [0.0]
 
 
+def test_the_state_beyond_a_time_limit_is_the_other_players() -> None:
+    window = window_of(([0, 0], CUT), length=4)
+    window.value[:2, 0] = [1.0, -1.0]  # both sides agree who wins
+    assert search_errors(window, 3, -1.0).tolist() == [0.0]
+
+
 # -- an unroll -----------------------------------------------------------------------------------
 
 

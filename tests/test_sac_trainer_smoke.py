@@ -178,7 +178,8 @@ def test_a_discrete_task_is_refused_and_names_what_fits(tmp_path: Path, algo: st
         train(tiny_run(tmp_path / "runs", algo, "CartPole-v1"))
     message = str(refused.value)
     assert f"{algo} does not support the Discrete actions of CartPole-v1" in message
-    assert "a2c, c51, discrete_sac, double_dqn, dqn, ppo, qr_dqn, rainbow" in message
+    fitting = "a2c, c51, discrete_sac, double_dqn, dqn, efficientzero, gumbel_muzero, muzero, ppo, qr_dqn, rainbow"
+    assert fitting in message
     assert not (tmp_path / "runs").exists()
 
 

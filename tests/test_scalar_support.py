@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_training.models.scalar_support import clipped_share, expected_scalar, scalar_loss, squash, unsquash
+from rl_training.models.scalar_support import clipped, expected_scalar, scalar_loss, squash, unsquash
 
 
 def number(x: float) -> torch.Tensor:
@@ -120,8 +120,8 @@ def test_what_is_learned_is_what_is_read() -> None:
     torch.testing.assert_close(learned, squash(targets), rtol=0, atol=0.05)
 
 
-def test_the_clipped_share_counts_what_lies_beyond() -> None:
+def test_what_lies_beyond_the_support_is_clipped() -> None:
     at_the_end = unsquash(torch.tensor(5.0)).item()
     targets = torch.tensor([0.0, at_the_end - 0.1, at_the_end + 0.1, -at_the_end - 0.1, -3.0])
-    assert clipped_share(targets, 5).item() == pytest.approx(2 / 5)
-    assert clipped_share(targets, 6).item() == 0.0
+    assert clipped(targets, 5).tolist() == [0, 0, 1, 1, 0]
+    assert not clipped(targets, 6).any()

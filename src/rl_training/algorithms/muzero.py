@@ -117,7 +117,7 @@ class MuZero:
         if num_simulations is None:
             logits = self.network.predict(self.network.represent(observation)).policy
             if mask is not None:
-                logits = logits.masked_fill(~mask, -torch.inf)
+                logits = logits.masked_fill(~mask & mask.any(dim=1, keepdim=True), -torch.inf)
             if generator is None:
                 return logits.argmax(dim=1)
             return torch.multinomial(logits.softmax(dim=1), 1, generator=generator).squeeze(1)

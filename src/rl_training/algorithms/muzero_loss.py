@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_training.algorithms.muzero_params import MuZeroParams
 from rl_training.data.observations import Observation
 from rl_training.models.planning_network import PlanningNetwork
-from rl_training.models.scalar_support import clipped_share, scalar_loss
+from rl_training.models.scalar_support import clipped, scalar_loss
 
 
 class UnrollBatch(NamedTuple):
@@ -45,7 +45,7 @@ def muzero_loss(network: PlanningNetwork, batch: UnrollBatch, params: MuZeroPara
         "loss_policy": _mean(policy, batch.policy_mask),
         "loss_value": _mean(value, batch.value_mask),
         "loss_reward": _mean(reward, batch.reward_mask),
-        "clipped_targets": clipped_share(batch.value, params.support_size),
+        "clipped_targets": _clipped_share(batch, params.support_size),
     }
     heads = policy + params.value_coef * value  # [K + 1, B]
     loss = heads[0] + (heads[1:] + params.reward_coef * reward).sum(0) / steps
@@ -57,6 +57,14 @@ def muzero_loss(network: PlanningNetwork, batch: UnrollBatch, params: MuZeroPara
         loss = loss + params.consistency_coef * apart.sum(0) / steps
         metrics["loss_consistency"] = _mean(apart, batch.successor_mask)
     return (loss if batch.weight is None else loss * batch.weight).mean(), metrics
+
+
+def _clipped_share(batch: UnrollBatch, size: int) -> Tensor:
+    """Return which share of the known values and rewards lies beyond the support."""
+    beyond = (clipped(batch.value, size) * batch.value_mask).sum() + (
+        clipped(batch.reward, size) * batch.reward_mask
+    ).sum()
+    return beyond / (batch.value_mask.sum() + batch.reward_mask.sum()).clamp(min=1)
 
 
 def _halve_gradient(latent: Tensor) -> Tensor:

@@ -8,7 +8,14 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval
 
 from rl_training.algorithms.replay_params import ExperienceParams
-from rl_training.experiment.schedules import Schedule, ScheduleSpec, as_schedule
+from rl_training.experiment.schedules import (
+    DEFAULT_EXPONENTIAL_RATIO,
+    DEFAULT_FACTOR,
+    DEFAULT_MILESTONES,
+    Schedule,
+    ScheduleSpec,
+    as_schedule,
+)
 
 BETA_SCHEDULE = Schedule(type="linear", end=1.0)
 TEMPERATURE_SCHEDULE = Schedule(type="step", milestones=(0.5, 0.75), values=(0.5, 0.25))
@@ -121,11 +128,16 @@ class MuZeroParams(ExperienceParams):
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
-        window = (self.unroll_steps + self.n_step + 1) * num_envs
+        window = (self.unroll_steps + self.n_step) * num_envs
         if window > self.buffer_size:
             found.append(
                 f"algo_kwargs.buffer_size: a window of unroll_steps and n_step over {num_envs} environments takes "
                 f"{window} steps; raise buffer_size or lower unroll_steps or n_step"
+            )
+        if self.value_prefix and self.value_prefix_horizon > self.unroll_steps:
+            found.append(
+                f"algo_kwargs.value_prefix_horizon: {self.value_prefix_horizon} steps are never seen together in "
+                f"training, which unrolls {self.unroll_steps}; lower it or raise unroll_steps"
             )
         if self.two_player and self.value_prefix:
             found.append(
@@ -141,16 +153,21 @@ class MuZeroParams(ExperienceParams):
 
 
 def _lowest(schedule: Schedule, fixed: float) -> float:
-    """Return the smallest value that a schedule names."""
+    """Return the smallest value that a schedule comes to; where nothing says, ends are those of `runtime.controls`."""
     start = fixed if schedule.start is None else schedule.start
     if schedule.type == "piecewise":
         return min(value for _, value in schedule.points or ((0, start),))
     if schedule.type == "step":
-        named = schedule.values
-        return min((start, *named)) if named is not None else start
-    if schedule.type in ("linear", "cosine"):
-        return min(start, schedule.end or 0)
-    return start if schedule.end is None else min(start, schedule.end)
+        if schedule.values is not None:
+            return min((start, *schedule.values))
+        jumps = len(schedule.milestones or DEFAULT_MILESTONES)
+        return min(start, start * (DEFAULT_FACTOR if schedule.factor is None else schedule.factor) ** jumps)
+    if schedule.type == "constant":
+        return start
+    end = schedule.end
+    if end is None:
+        end = start * DEFAULT_EXPONENTIAL_RATIO if schedule.type == "exponential" else 0.0
+    return min(start, end)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class BatchMaker:
         """Return the batch of windows that begin at rows [B] and count by weights [B]."""
         params = self.params
         steps = params.unroll_steps
-        window = replay.windows(rows, steps + 1 + params.n_step)
+        window = replay.windows(rows, steps + params.n_step)
         n_step: int | np.ndarray = params.n_step
         if params.shrink_n_step:
             n_step = steps_by_age(replay.count - replay.serials(rows), params.n_step, total_timesteps)

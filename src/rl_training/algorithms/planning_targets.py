@@ -48,9 +48,11 @@ def search_errors(window: Window, n_step: int, discount: float) -> np.ndarray:
     Both are of the time of collection: a value that was searched long ago would look wrong for its age alone.
     """
     returns = partial_returns(window, 0, n_step, discount)
-    newest = window.real[: n_step + 1].sum(0) - 1  # after a time limit the last state stands in for the one beyond
+    newest = window.real[: n_step + 1].sum(0) - 1
     bootstrap = np.take_along_axis(window.value, newest[None], 0)
-    return np.abs(window.value[0] - (returns.total + returns.factor * bootstrap)[0])
+    # After a time limit the last state stands in for the one beyond, where it would be the other player's turn.
+    turned = np.where(newest < n_step, np.sign(discount), 1.0)
+    return np.abs(window.value[0] - (returns.total + returns.factor * turned * bootstrap)[0])
 
 
 def steps_by_age(age: np.ndarray, n_step: int, total_timesteps: int) -> np.ndarray:

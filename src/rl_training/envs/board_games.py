@@ -46,8 +46,8 @@ class BoardGame(gym.Env[np.ndarray, Any]):
                 f"{', '.join(opponents)}, or null for self-play"
             )
         self.render_mode = render_mode
-        # How many players `step` moves in turn: with two, what is good for one is bad for the next.
-        self.players = 2 if opponent is None else 1
+        self.turn_taking = opponent is None
+        """Whether `step` moves two players in turn: what is good for one is bad for the next."""
         self._opponent = None if opponent is None else opponents[opponent]
         self._opening_moves = opening_moves
         self._rules = _load_rules(name, render_mode)

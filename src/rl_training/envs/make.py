@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -82,37 +82,56 @@ def resolve_backend(
     return "vector", f"{spec.id} has its own vector entry point"
 
 
+class EnvironmentFacts(NamedTuple):
+    """What an environment says of itself in one mode."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    turn_taking: bool
+    """Whether `step` moves two players in turn, so that one's gain is the other's loss (attribute `turn_taking`)."""
+
+
 def check_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Make the environment once for each mode and return its observation and action space.
+    """Return the observation and the action space of an environment, checked as `inspect_environment` does."""
+    training, _ = inspect_environment(env_id, env_kwargs)
+    return training.observation_space, training.action_space
+
+
+def inspect_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[EnvironmentFacts, EnvironmentFacts]:
+    """Make the environment once for each mode and return what it is in training and in evaluation.
 
     Raises an `AxiomError` for an unknown or deprecated id, a missing extra, an argument the environment
     does not take, a space that cannot be learned on, or modes that do not fit each other.
     """
     spec = find_spec(env_id)
     training = env_params(env_kwargs, "training")
-    spaces = _spaces_of(spec, training)
-    observation_problem = unsupported_observation(spaces[0])
+    facts = _facts_of(spec, training)
+    observation_problem = unsupported_observation(facts.observation_space)
     if observation_problem is not None:
         raise ConfigError(f"env_id: the observation space of `{env_id}` is not supported: {observation_problem}")
-    action_problem = unsupported_action(spaces[1])
+    action_problem = unsupported_action(facts.action_space)
     if action_problem is not None:
         raise ConfigError(f"env_id: the action space of `{env_id}` is not supported: {action_problem}")
 
     evaluation = env_params(env_kwargs, "evaluation")
-    if evaluation != training:
-        for name, ours, theirs in zip(("observation", "action"), spaces, _spaces_of(spec, evaluation), strict=True):
-            if ours != theirs:
-                raise ConfigError(
-                    f"env_kwargs.evaluation: the {name} space is {_brief(theirs, ours)} in evaluation and "
-                    f"{_brief(ours, theirs)} in training; a policy needs the same in both"
-                )
-    return spaces
+    if evaluation == training:
+        return facts, facts
+    evaluated = _facts_of(spec, evaluation)
+    for name in ("observation", "action"):
+        ours, theirs = (getattr(one, f"{name}_space") for one in (facts, evaluated))
+        if ours != theirs:
+            raise ConfigError(
+                f"env_kwargs.evaluation: the {name} space is {_brief(theirs, ours)} in evaluation and "
+                f"{_brief(ours, theirs)} in training; a policy needs the same in both"
+            )
+    return facts, evaluated
 
 
-def _spaces_of(spec: EnvSpec, params: EnvParams) -> tuple[gym.Space[Any], gym.Space[Any]]:
+def _facts_of(spec: EnvSpec, params: EnvParams) -> EnvironmentFacts:
     slot = EnvSlot(_factory(spec, params), 0)
     try:
-        return slot.observation_space, slot.action_space
+        turn_taking = bool(getattr(slot.env.unwrapped, "turn_taking", False))
+        return EnvironmentFacts(slot.observation_space, slot.action_space, turn_taking)
     finally:
         slot.close()
 

@@ -14,6 +14,11 @@ from rl_training.errors import ConfigError, did_you_mean
 ScheduleKind: TypeAlias = Literal["constant", "linear", "cosine", "exponential", "step", "piecewise"]
 SCHEDULE_KINDS: tuple[str, ...] = get_args(ScheduleKind)
 
+# What a schedule does where it does not say.
+DEFAULT_MILESTONES = (0.5, 0.75)
+DEFAULT_FACTOR = 0.1
+DEFAULT_EXPONENTIAL_RATIO = 0.01
+
 Scalar: TypeAlias = Annotated[float, Ge(0)]
 Position: TypeAlias = Annotated[float, Ge(0)]
 

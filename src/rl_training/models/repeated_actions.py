@@ -22,14 +22,15 @@ class RepeatedActions:
         """A repetition takes n of at most `limit` steps with a probability in proportion to n ** -exponent."""
         self.actions = actions
         self.device = device
-        shares = torch.arange(1, limit + 1, dtype=torch.float64, device=device).pow(-exponent).cumsum(0)
-        self._cumulative = shares / shares[-1]
+        shares = torch.arange(1, limit + 1, dtype=torch.float64).pow(-exponent).cumsum(0)
+        # The sums need double precision, which not every device has; the result does not.
+        self._cumulative = (shares / shares[-1]).float().to(device)
         self._action: Tensor | None = None  # [num_envs]
         self._remaining: Tensor | None = None  # [num_envs] steps
 
     def durations(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw how many steps each of `count` random actions takes, [count]."""
-        chance = torch.rand(count, dtype=torch.float64, generator=generator, device=self.device)
+        chance = torch.rand(count, generator=generator, device=self.device)
         return torch.searchsorted(self._cumulative, chance, right=True) + 1
 
     def step(self, best: Tensor, mask: Tensor | None, epsilon: float, generator: torch.Generator) -> Tensor:

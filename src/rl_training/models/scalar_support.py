@@ -45,6 +45,6 @@ def scalar_loss(logits: Tensor, target: Tensor) -> Tensor:
     return -(below + share * (above - below))
 
 
-def clipped_share(target: Tensor, size: int) -> Tensor:
-    """Return which share of the targets lies beyond the support -S..S."""
-    return (squash(target).abs() > size).float().mean()
+def clipped(target: Tensor, size: int) -> Tensor:
+    """Return 1 for targets beyond the support -S..S and 0 for the others."""
+    return (squash(target).abs() > size).float()

@@ -13,12 +13,16 @@ from typing import Any
 
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.schedules import SCHEDULE_KINDS, Schedule, as_schedule
+from rl_training.experiment.schedules import (
+    DEFAULT_EXPONENTIAL_RATIO,
+    DEFAULT_FACTOR,
+    DEFAULT_MILESTONES,
+    SCHEDULE_KINDS,
+    Schedule,
+    as_schedule,
+)
 
 WHOLE_CONTROLS = ("num_simulations",)
-_DEFAULT_MILESTONES = (0.5, 0.75)
-_DEFAULT_FACTOR = 0.1
-_DEFAULT_EXPONENTIAL_RATIO = 0.01
 
 
 def schedule_value(
@@ -127,7 +131,7 @@ def resolve_num_simulations(config: TrainConfig, *, step: float, default: float)
 def _faded(schedule: Schedule, *, start: float, step: float, horizon: float) -> float:
     end = schedule.end
     if end is None:
-        end = start * _DEFAULT_EXPONENTIAL_RATIO if schedule.type == "exponential" else 0.0
+        end = start * DEFAULT_EXPONENTIAL_RATIO if schedule.type == "exponential" else 0.0
     duration = _in_steps((schedule.duration,), horizon)[0] if schedule.duration is not None else horizon
     progress = min(step / duration, 1.0) if duration > 0 else 1.0
     if progress >= 1.0:
@@ -145,11 +149,11 @@ def _faded(schedule: Schedule, *, start: float, step: float, horizon: float) -> 
 
 
 def _stepped(schedule: Schedule, *, start: float, step: float, horizon: float) -> float:
-    milestones = _in_steps(schedule.milestones or _DEFAULT_MILESTONES, horizon)
+    milestones = _in_steps(schedule.milestones or DEFAULT_MILESTONES, horizon)
     passed = sum(step >= milestone for milestone in milestones)
     if schedule.values is not None:
         return float(schedule.values[passed - 1]) if passed else start
-    factor = _DEFAULT_FACTOR if schedule.factor is None else schedule.factor
+    factor = DEFAULT_FACTOR if schedule.factor is None else schedule.factor
     return float(start * factor**passed)
 
 

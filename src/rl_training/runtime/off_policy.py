@@ -77,12 +77,17 @@ def train_off_policy(
         return session.result()
 
 
+def make_sampler(params: Any) -> Sampler:
+    """Return how the parameters draw from a replay."""
+    if params.by_priority:
+        return PrioritizedSampler(params.buffer_size, alpha=params.per_alpha, eps=1e-6)
+    return UniformSampler(params.buffer_size)
+
+
 def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) -> Replay:
     """Return the replay that the parameters ask for."""
     params = session.params
-    sampler: Sampler = UniformSampler(params.buffer_size)
-    if params.by_priority:
-        sampler = PrioritizedSampler(params.buffer_size, alpha=params.per_alpha, eps=1e-6)
+    sampler = make_sampler(params)
     settings: dict[str, Any] = {
         "capacity": params.buffer_size,
         "num_envs": env.num_envs,

@@ -16,7 +16,6 @@ from torch import Tensor
 from rl_training.algorithms.muzero import MuZero, exploration
 from rl_training.algorithms.planning_batches import Draws
 from rl_training.algorithms.planning_targets import search_errors
-from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
 from rl_training.data.trajectory_replay import TrajectoryReplay
 from rl_training.envs.vector import VectorEnv
 from rl_training.experiment.checkpoints import ResumePoint
@@ -25,6 +24,7 @@ from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.off_policy import make_sampler
 from rl_training.runtime.planning_collector import PlanningCollector
 from rl_training.runtime.replay_limits import fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
@@ -64,13 +64,10 @@ def train_planning(
 def make_trajectory_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) -> TrajectoryReplay:
     """Return the replay that the parameters ask for."""
     params = session.params
-    sampler: Sampler = UniformSampler(params.buffer_size)
-    if params.per_alpha > 0:
-        sampler = PrioritizedSampler(params.buffer_size, alpha=params.per_alpha, eps=1e-6)
     return TrajectoryReplay(
         env.observation_space,
         action,
-        sampler,
+        make_sampler(params),
         actions=int(env.action_space.n),  # type: ignore[attr-defined]
         capacity=params.buffer_size,
         num_envs=env.num_envs,
@@ -112,7 +109,7 @@ class PlanningLoop:
         session.advance(self.collector.env.num_envs, metrics, updates=updates, check_finite=False)
 
     def _prioritize(self) -> None:
-        """Set the priorities of the steps whose n-step returns have just become known."""
+        """Set the priorities of the steps taken `n_step` steps ago, whose returns are known by now."""
         replay, params = self.collector.replay, self.algorithm.params
         first = replay.count - (params.n_step + 1) * replay.num_envs
         if not params.by_priority or first < replay.oldest:
@@ -148,7 +145,7 @@ class PlanningLoop:
         if share > CLIPPED_SHARE:
             self._warned = True
             self.session.say(
-                f"{share:.1%} of the value targets lie beyond algo_kwargs.support_size "
+                f"{share:.1%} of the value targets and rewards lie beyond algo_kwargs.support_size "
                 f"{self.algorithm.params.support_size} and are clipped; raise it"
             )
 

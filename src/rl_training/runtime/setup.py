@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from rl_training.data.hindsight import GoalTask
-from rl_training.envs.make import check_environment, make_slots, make_vector_env, resolve_backend
+from rl_training.envs.make import inspect_environment, make_slots, make_vector_env, resolve_backend
 from rl_training.envs.normalize import NormalizedVectorEnv, ObservationNormalizer, with_normalization
 from rl_training.envs.spaces import image_layout, observation_kind, space_to_json
 from rl_training.envs.vector import VectorEnv
@@ -36,9 +36,10 @@ class RunSetup:
         if tracking_params(self.config).wandb is not None and find_spec("wandb") is None:
             raise MissingExtraError("tracking.wandb", "wandb")
         self.device: torch.device = resolve_device(self.config.device)
-        self.observation_space, self.action_space = check_environment(self.config.env_id, self.config.env_kwargs)
+        training, evaluation = inspect_environment(self.config.env_id, self.config.env_kwargs)
+        self.observation_space, self.action_space = training.observation_space, training.action_space
         self._check_spaces()
-        self._check_players()
+        self._check_turns(training.turn_taking, evaluation.turn_taking)
         self._env: VectorEnv | None = None
         threads = choose_threads(
             self.config, large_images=self._has_large_images(), hidden_sizes=getattr(self.params, "hidden_sizes", None)
@@ -64,23 +65,25 @@ class RunSetup:
                 f"({', '.join(fitting) or 'there is none yet'})"
             )
 
-    def _check_players(self) -> None:
+    def _check_turns(self, training: bool, evaluation: bool) -> None:
         """Refuse to learn for one player where two take turns, and the reverse: values would have the wrong sign."""
-        (slot,) = make_slots(self.config.env_id, self.config.env_kwargs, mode="training", count=1)
-        players = getattr(slot.env.unwrapped, "players", 1)
-        slot.close()
         env_id, two_player = self.config.env_id, getattr(self.params, "two_player", None)
-        if players == 2 and two_player is None:
+        if training and two_player is None:
             raise ConfigError(
-                f"{self.config.algo} learns for one player, and two take turns in {env_id}; give it an opponent "
-                "(env_kwargs.opponent: random), or choose muzero or gumbel_muzero with two_player: true"
+                f"{self.config.algo} learns for one player, and two take turns in {env_id}; let an opponent answer "
+                "(env_kwargs.opponent in board games), or choose muzero or gumbel_muzero with two_player: true"
             )
-        if players == 2 and not two_player:
+        if training and not two_player:
             raise ConfigError(f"algo_kwargs.two_player: two players take turns in {env_id}; set it to true")
-        if players != 2 and two_player:
+        if two_player and not training:
             raise ConfigError(
                 f"algo_kwargs.two_player: a single player acts in {env_id}; set it to false, or choose an environment "
                 "for self-play"
+            )
+        if evaluation and self.config.eval_episodes > 0:
+            raise ConfigError(
+                f"env_kwargs.evaluation: {env_id} would be evaluated by self-play, where a win is also a loss; name an "
+                "opponent (env_kwargs.evaluation.opponent in board games) or set eval_episodes to 0"
             )
 
     def _has_large_images(self) -> bool:
