@@ -115,7 +115,8 @@ def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
         returns = ", ".join(f"{score:.0f}" for _, score in run["evaluations"])
         if "best_checkpoint" in run:
             best = run["best_checkpoint"]
-            returns += f"; the checkpoint at {best['step']:,}: {best['eval_return_mean']:.1f} over {best['eval_episodes']} fresh"
+            score, episodes = best["eval_return_mean"], best["eval_episodes"]
+            returns += f"; the checkpoint at {best['step']:,}: {score:.1f} over {episodes} fresh episodes"
         table.append(f"| `{preset}` | {run['seed']} | {run['evaluations'][0][0]:,} | {returns} |")
     return [table]
 
