@@ -41,6 +41,7 @@ SMALL: dict[str, Any] = {
     "support_size": 5,
     "num_simulations": 3,
     "unroll_steps": 3,
+    "value_prefix_horizon": 3,
     "n_step": 3,
     "target_update_interval": 4,
 }
