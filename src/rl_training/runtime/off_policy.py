@@ -21,7 +21,6 @@ from rl_training.envs.vector import VectorEnv
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
-from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
@@ -55,13 +54,7 @@ def train_off_policy(
     """
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         env = session.setup.make_env(gamma=session.params.gamma)
-        algorithm = get_algorithm_spec(session.config.algo).load_algorithm()(
-            session.params,
-            env.observation_space,
-            env.action_space,
-            device=session.device,
-            generator=session.streams.initial(),
-        )
+        algorithm = session.setup.make_algorithm(env, session.streams.initial())
         collector = ReplayCollector(
             env,
             algorithm,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl_training.algorithms.ppo import PPO
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
@@ -19,13 +18,7 @@ def train_ppo(
     """Train PPO as configured, or go on from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         env = session.setup.make_env(gamma=session.params.gamma)
-        algorithm = PPO(
-            session.params,
-            env.observation_space,
-            env.action_space,
-            device=session.device,
-            generator=session.streams.initial(),
-        )
+        algorithm = session.setup.make_algorithm(env, session.streams.initial())
         collector = RolloutCollector(
             env,
             algorithm,

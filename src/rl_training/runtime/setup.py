@@ -103,6 +103,12 @@ class RunSetup:
         self._env = with_normalization(env, env_params(config, "training"), gamma=gamma)
         return self._env
 
+    def make_algorithm(self, env: VectorEnv, generator: torch.Generator) -> Any:
+        """Return the algorithm with initial weights, for what the environments show and take."""
+        return get_algorithm_spec(self.config.algo).load_algorithm()(
+            self.params, env.observation_space, env.action_space, device=self.device, generator=generator
+        )
+
     def goal_task(self) -> GoalTask:
         """Return what reaching a goal is worth in a goal-conditioned environment."""
         if env_params(self.config, "training").normalize_observation:
