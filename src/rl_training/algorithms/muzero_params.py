@@ -147,7 +147,7 @@ class MuZeroParams(ExperienceParams):
         if schedule is not None and (lowest := _lowest(schedule, self.num_simulations)) < 1:
             found.append(
                 f"algo_kwargs.num_simulations_schedule: goes down to {lowest:g}, but a search needs at least 1 "
-                "simulation; raise its end, values or points (end is 0 where it is not given)"
+                "simulation; set or raise its end, factor, values or points"
             )
         return found
 
