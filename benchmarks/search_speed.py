@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.models.scalar_support import expected_scalar
 from rl_training.search.mlp import Dense, MLPModel
 from rl_training.search.model import ModelOutput
 from rl_training.search.rules import Gumbel, Puct, Rule
@@ -72,20 +73,13 @@ class Network:
     def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
         """Return what the network says after an action."""
         latent = apply(self.dynamics, embedding, self.rows[action])
-        return self.predict(latent, self.scalar(apply(self.reward, latent)))
+        return self.predict(latent, expected_scalar(apply(self.reward, latent)))
 
     def predict(self, latent: Tensor, reward: Tensor) -> ModelOutput:
         """Apply the heads of value and policy."""
         features = apply(self.trunk, latent)
-        value = self.scalar(apply(self.value, features))
+        value = expected_scalar(apply(self.value, features))
         return ModelOutput(apply(self.policy, features), value, reward, torch.full_like(reward, DISCOUNT), latent)
-
-    def scalar(self, logits: Tensor) -> Tensor:
-        """Return the numbers that the atoms' logits stand for."""
-        mean = logits.softmax(1) @ self.support
-        shifted = mean.abs() + 1.001
-        root = 2 * shifted / ((1 + 0.004 * shifted).sqrt() + 1)
-        return mean.sign() * (root**2 - 1)
 
 
 def apply(layers: Sequence[Dense], hidden: Tensor, extra: Tensor | None = None) -> Tensor:
