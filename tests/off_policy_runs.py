@@ -47,10 +47,14 @@ def tiny_run(output_dir: Path, algo: str, env_id: str, **changes: Any) -> TrainC
 
 def train_tiny(output_dir: Path, algo: str, env_id: str, **changes: Any) -> TrainResult:
     """Train it and check that it finished with finite weights."""
-    config = tiny_run(output_dir, algo, env_id, **changes)
+    return train_checked(tiny_run(output_dir, algo, env_id, **changes))
+
+
+def train_checked(config: TrainConfig) -> TrainResult:
+    """Train and check that the run went to its end with finite weights."""
     result = train(config)
     assert result.status == "completed"
-    assert result.metrics["global_step"] == config.total_timesteps
+    assert result.metrics["global_step"] == -(-config.total_timesteps // config.num_envs) * config.num_envs
     assert np.isfinite(result.metrics["eval_return_mean"])
     assert all(tensor.isfinite().all() for tensor in weights(result.run_dir).values() if tensor.is_floating_point())
     return result
