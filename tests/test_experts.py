@@ -33,7 +33,7 @@ def slow_mixture(mixture: MixtureOfExperts, inputs: Tensor) -> Tensor:
     for token in inputs:
         probability = (mixture.router @ token).softmax(0)
         best = sorted(range(mixture.experts), key=lambda expert: -probability[expert].item())[: mixture.top_k]
-        output = mixture.second.bias
+        output: Tensor = mixture.second.bias
         for expert, gate in [*((expert, probability[expert]) for expert in best), (mixture.experts, torch.ones(()))]:
             own = slice(expert * SIZE, (expert + 1) * SIZE)
             hidden = torch.relu(mixture.first.merged()[own] @ token + mixture.first.bias[own])
@@ -160,7 +160,7 @@ def test_balance_learned_alone_makes_use_even() -> None:
         before, after = before or loss.item(), loss.item()
         (slope,) = torch.autograd.grad(loss, mixture.router)
         with torch.no_grad():
-            mixture.router -= slope
+            mixture.router.sub_(slope)
     assert before is not None
     assert after is not None
     assert before > 1.05

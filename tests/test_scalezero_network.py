@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def test_images_and_dicts_are_encoded() -> None:
     ("sizes", "place"),
     [({"width": 12}, "algo_kwargs.width"), ({"heads": 3}, "algo_kwargs.width"), ({"top_k": 4}, "algo_kwargs.top_k")],
 )
-def test_sizes_that_do_not_fit_are_named(sizes: dict[str, int], place: str) -> None:
+def test_sizes_that_do_not_fit_are_named(sizes: dict[str, Any], place: str) -> None:
     with pytest.raises(ConfigError, match=place):
         make_scalezero(**sizes)
 
@@ -317,8 +318,8 @@ def test_tasks_searched_together_grow_the_trees_they_grow_alone() -> None:
         noise[first : first + count, :actions] = np.random.default_rng(task).dirichlet(np.ones(actions), count)
         first += count
     model, search = ScaleZeroModel(network, tuple(rows), DISCOUNT), TreeSearch(Puct())
-    options = {"num_simulations": 12, "exploration": 0.25, "generator": np.random.default_rng(0)}
-    together = search.run(model, seen, noise=noise, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"num_simulations": 12, "exploration": 0.25, "generator": np.random.default_rng(0)}
+    together = search.run(model, seen, noise=noise, **options)
     first = 0
     for (task, count), part in zip(rows.items(), seen, strict=True):
         actions, own = SPECS[task].actions, slice(first, first + count)
@@ -326,7 +327,7 @@ def test_tasks_searched_together_grow_the_trees_they_grow_alone() -> None:
             ScaleZeroModel(network, [task], DISCOUNT),
             [part],
             noise=noise[own, :actions],
-            **options,  # type: ignore[arg-type]
+            **options,
         )
         np.testing.assert_array_equal(together.visits[own, :actions], alone.visits)
         assert together.visits[own, actions:].sum() == 0

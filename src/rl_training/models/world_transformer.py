@@ -22,7 +22,7 @@ class WorldTransformer(nn.Module):
     A row's cache is one flat vector: keys and values of every layer and place, then the place of the next token.
     """
 
-    causal: Tensor
+    hidden_places: Tensor
 
     def __init__(
         self,
@@ -58,8 +58,9 @@ class WorldTransformer(nn.Module):
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
-        # Row t is true for the places that a token at place t sees.
-        self.register_buffer("causal", torch.ones(self.window, self.window).tril().bool(), persistent=False)
+        # Row t is minus infinity at the places that a token at place t does not see.
+        later = torch.full((self.window, self.window), -torch.inf).triu(1)
+        self.register_buffer("hidden_places", later, persistent=False)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, list[Routing]]:
         """Return outputs [B, T, width], and each layer's routing of the tokens (none without experts)."""
@@ -87,11 +88,11 @@ class WorldTransformer(nn.Module):
         memory = cache[:, :-1].view(len(cache), len(self.blocks), self.window, 2 * self.width)
         place = cache[:, -1].long()
         rows = torch.arange(len(cache), device=cache.device)
-        seen = self.causal.index_select(0, place)[:, None, None]  # [B, 1, 1, window], what is older is never looked at
+        mask = self.hidden_places.index_select(0, place)[:, None, None]  # [B, 1, 1, window]
         hidden = token + self.positions.index_select(0, place)
         for number, block in enumerate(self.blocks):
             assert isinstance(block, TransformerBlock)
-            hidden = block.extend(hidden, memory[:, number], rows, place, seen)
+            hidden = block.extend(hidden, memory[:, number], rows, place, mask)
         cache[:, -1] = (place + 1) % self.window
         return self.norm(hidden)
 
@@ -131,13 +132,13 @@ class TransformerBlock(nn.Module):
         answer, routing = self.experts(self.experts_norm(hidden))
         return hidden + answer, routing
 
-    def extend(self, hidden: Tensor, memory: Tensor, rows: Tensor, place: Tensor, seen: Tensor) -> Tensor:
+    def extend(self, hidden: Tensor, memory: Tensor, rows: Tensor, place: Tensor, mask: Tensor) -> Tensor:
         """Map one token [B, width] per row; its key and value are put at its place in memory [B, window, 2 * width]."""
         query, pair = self.attention_input(self.attention_norm(hidden)).split((hidden.shape[1], memory.shape[2]), dim=1)
         memory[rows, place] = pair
         key, value = memory.unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
         query = query.unflatten(-1, (self.heads, 1, -1))
-        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         hidden = hidden + self.attention_output(attended.flatten(1))
         answer, _ = self.experts(self.experts_norm(hidden))
         return hidden + answer
