@@ -97,6 +97,11 @@ class FlatOptimizer:
                 centered=False,
             )
 
+    def restart(self) -> None:
+        """Forget all steps: a parameter that gets no gradient from now on stays where it is."""
+        for tensor in self.state.values():
+            tensor.zero_()
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the running statistics; rates and epsilons come from the configuration."""
         return dict(self.state)

@@ -1,0 +1,98 @@
+"""Low-rank adapters that join a linear layer one stage after another (Hu et al. 2021, arXiv 2106.09685).
+
+Every adapter's memory exists from the start, so that optimizers and checkpoints keep their shapes. In stage 0 none
+takes part; stage s adds the s-th to those before it. A new adapter's second factor is 0: the moment it joins, nothing
+changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rl_training.models.layers import initialize
+
+
+class ScaledLinear(nn.Module):
+    """A linear layer of weight W + sum over the adapters in use of scale * up @ down."""
+
+    def __init__(self, inputs: int, outputs: int, *, adapters: int, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        weight, bias = torch.empty(outputs, inputs), torch.empty(outputs)
+        initialize(weight, bias, orthogonal=False, gain=1.0, generator=generator)
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+        bound = 1 / math.sqrt(inputs)
+        self.down = nn.ParameterList(
+            nn.init.uniform_(torch.empty(rank, inputs), -bound, bound, generator=generator) for _ in range(adapters)
+        )
+        self.up = nn.ParameterList(torch.zeros(outputs, rank) for _ in range(adapters))
+        self.scales = nn.Parameter(torch.ones(adapters))
+        self.stage = 0
+        """How many adapters take part."""
+        self.held: Tensor | None = None
+        """The weight while `merged_weights` lasts."""
+
+    def merged(self) -> Tensor:
+        """Return the weight [outputs, inputs] with all adapters in use."""
+        if self.held is not None:
+            return self.held
+        weight: Tensor = self.weight
+        for adapter in range(self.stage):
+            weight = torch.addmm(weight, self.up[adapter] * self.scales[adapter], self.down[adapter])
+        return weight
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map [..., inputs] to [..., outputs]."""
+        return functional.linear(features, self.merged(), self.bias)
+
+
+def scaled_layers(model: nn.Module) -> list[ScaledLinear]:
+    """Return the layers of a model that adapters can join."""
+    return [module for module in model.modules() if isinstance(module, ScaledLinear)]
+
+
+def activate_adapters(model: nn.Module, stage: int) -> None:
+    """Let the first `stage` adapters of every layer take part."""
+    for layer in scaled_layers(model):
+        if not 0 <= stage <= len(layer.down):
+            raise ValueError(f"stage {stage} is not one of 0 to {len(layer.down)}, the number of adapters")
+        layer.stage = stage
+
+
+def freeze_for_stage(backbone: nn.Module, stage: int) -> None:
+    """Enter a stage: stage 0 trains everything but adapters, stage s exactly the s-th adapter and the scales.
+
+    What is not part of the backbone, such as a task's own encoder and heads, is left as it is. An optimizer with
+    momentum has to forget it at the same time, or it would still move what is frozen.
+    """
+    activate_adapters(backbone, stage)
+    backbone.requires_grad_(stage == 0)
+    for layer in scaled_layers(backbone):
+        layer.scales.requires_grad_(stage > 0)
+        for number, factors in enumerate(zip(layer.down, layer.up, strict=True), start=1):
+            for factor in factors:
+                factor.requires_grad_(number == stage)
+
+
+def trainable_parameters(model: nn.Module) -> int:
+    """Return how many numbers training may change."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+@contextmanager
+def merged_weights(model: nn.Module) -> Iterator[None]:
+    """Add the adapters to the weights once for many calls, such as those of one search; meanwhile nothing may learn."""
+    layers = [layer for layer in scaled_layers(model) if layer.stage > 0]
+    with torch.no_grad():
+        for layer in layers:
+            layer.held = layer.merged()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.held = None
