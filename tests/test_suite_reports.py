@@ -206,6 +206,13 @@ def test_the_rows_of_a_run_are_read_once_for_all_its_boards(runs: Path, monkeypa
     assert (len(read), len(set(read))) == (6, 6)
 
 
+def test_a_page_says_what_the_curves_of_each_board_show(runs: Path) -> None:
+    page = render(build_report([runs]), "leaderboard", "html")
+    assert page.count("<figcaption>Normalised mean over environment steps</figcaption>") == 1
+    assert page.count("<figcaption>Evaluation return over environment steps</figcaption>") == 2
+    assert page.count("No run has logged its training return.") == 2  # of the whole suite, over steps and over time
+
+
 def test_a_plot_has_one_panel_per_board(runs: Path, capsys: Capture) -> None:
     assert main(["plot", "--output", "curves.svg"]) == 0
     assert "entries=6" in capsys.readouterr().out
@@ -306,6 +313,7 @@ def test_drift_is_named_once_for_all_boards(runs: Path, capsys: Capture) -> None
     reasons = json.loads(capsys.readouterr().out)["gates"][0]["reasons"]
     assert len(reasons) == len(set(reasons))
     assert sum("env_id is classic-suite" in reason for reason in reasons) == 1
+    assert render(build_report([runs / "c"]), "report", "text").count("env_id is classic-suite") == 1
     assert main(["report", "runs/a", "--fail-on-manifest-drift"]) == 0  # no manifest knows the suite
 
 
