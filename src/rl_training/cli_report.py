@@ -209,9 +209,7 @@ def compare(
     from rl_training.zoo.comparison import compare as compare_scores
 
     comparison = compare_scores(_side(a, choice), _side(b, choice))
-    reasons = []
-    if fail_on_regression and comparison.verdict == "worse":
-        reasons.append(comparison.sentence)
+    reasons = comparison.regressions if fail_on_regression else []
     if min_probability is not None and comparison.probability < min_probability:
         reasons.append(f"the probability of improvement {comparison.probability:.3f} is below {min_probability:g}")
     record = comparison.as_record()

@@ -35,12 +35,23 @@ class Scored(NamedTuple):
     fingerprint: str
     scores: Mapping[int, float]
     """Final evaluation by seed."""
+    trained_on: str
+    """The `env_id` of the runs, which on the board of a task is that of its suite."""
+    tasks: tuple[Scored, ...] = ()
+    """Its scores on each task of a suite."""
 
     @classmethod
     def of(cls, entry: Entry) -> Scored:
         """Take the scores of an entry."""
         scores = {seed: run.score for seed, run in entry.by_seed.items() if run.score is not None}
-        return cls(entry.name, entry.algo, entry.env_id, entry.preset, entry.fingerprint, scores)
+        tasks = tuple(map(cls.of, entry.tasks))
+        about = (entry.name, entry.algo, entry.env_id, entry.preset, entry.fingerprint)
+        return cls(*about, scores, entry.trained_on, tasks)
+
+    @property
+    def boards(self) -> tuple[Scored, ...]:
+        """Its scores board by board: those of its environment or suite, and those of the suite's tasks."""
+        return (self._replace(tasks=()), *self.tasks)
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,8 @@ class Comparison:
     probability: float
     """How probably a run of A scores above a run of B; ties count half."""
     probability_interval: Interval | None
+    tasks: tuple[Comparison, ...] = ()
+    """The same for each task of a suite that both have scores of."""
 
     @property
     def verdict(self) -> str:
@@ -85,8 +98,18 @@ class Comparison:
             return f"{a} and {b} show no clear difference on {self.a.env_id}: {figures}{caution}"
         return f"{a} is {self.verdict} than {b} on {self.a.env_id}: {figures}{caution}"
 
+    @property
+    def regressions(self) -> list[str]:
+        """Sentences about what became worse, on a suite also task by task."""
+        compared = {comparison.a.env_id for comparison in self.tasks}
+        gone = [task.env_id for task in self.b.tasks if task.scores and task.env_id not in compared]
+        return [
+            *(comparison.sentence for comparison in (self, *self.tasks) if comparison.verdict == "worse"),
+            *(f"{self.b.name} has a score on {board}, and {self.a.name} has none" for board in gone),
+        ]
+
     def as_record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+        """Return everything as plain data; what is about a task has its name after a slash, as in metrics."""
         return {
             "a": self.a.name,
             "b": self.b.name,
@@ -101,6 +124,12 @@ class Comparison:
             "probability_interval": self.probability_interval,
             "verdict": self.verdict,
             "sentence": self.sentence,
+            **{
+                f"{key}/{task.a.env_id.removeprefix(f'{task.a.trained_on}/')}": value
+                for task in self.tasks
+                for key, value in task.as_record().items()
+                if key not in ("a", "b", "env_id")
+            },
         }
 
 
@@ -123,6 +152,12 @@ def compare(a: Scored, b: Scored) -> Comparison:
         difference_interval=difference_interval(of_a, of_b) if enough else None,
         probability=probability_of_improvement(of_a, of_b),
         probability_interval=probability_of_improvement_interval(of_a, of_b) if enough else None,
+        tasks=tuple(
+            compare(task, other)
+            for task in a.tasks
+            for other in b.tasks
+            if task.env_id == other.env_id and task.scores and other.scores
+        ),
     )
 
 
@@ -161,7 +196,7 @@ class BaselineResult:
     @property
     def regressions(self) -> list[str]:
         """Sentences about what became worse or is gone."""
-        worse = [comparison.sentence for comparison in self.comparisons if comparison.verdict == "worse"]
+        worse = [sentence for comparison in self.comparisons for sentence in comparison.regressions]
         gone = [
             f"{entry.name} on {entry.env_id} has {len(entry.scores)} seeds in the baseline and no score in this report"
             for entry in self.missing
@@ -175,26 +210,29 @@ class BaselineResult:
 
 
 def compare_with_entry(entries: Sequence[Entry], name: str) -> BaselineResult:
-    """Compare an entry with all others of its environment."""
+    """Compare an entry with all others of its environment, on a suite task by task too."""
     baseline = Scored.of(find_entry(entries, name))
-    others = [
-        entry
-        for entry in map(Scored.of, entries)
-        if entry.env_id == baseline.env_id and entry.fingerprint != baseline.fingerprint and entry.scores
+    # Where only some boards have scores, they are what there is to compare with.
+    scored = [board for board in baseline.boards if board.scores] or [baseline]
+    comparisons = [
+        compare(other, board)
+        for board in scored
+        for other in _boards(entries)
+        if other.env_id == board.env_id and other.fingerprint != board.fingerprint and other.scores
     ]
-    return BaselineResult(baseline.name, tuple(compare(entry, baseline) for entry in others))
+    return BaselineResult(baseline.name, tuple(comparisons))
 
 
 def compare_with_stored(entries: Sequence[Entry], stored: StoredLeaderboard) -> BaselineResult:
-    """Compare every entry with its counterpart of an earlier leaderboard."""
+    """Compare every entry with its counterpart of an earlier leaderboard, board by board."""
     earlier = [entry for entry in stored.entries if entry.scores]
     comparisons = []
-    missing = {entry.fingerprint: entry for entry in earlier}
-    for current in map(Scored.of, entries):
+    missing = {(entry.env_id, entry.fingerprint): entry for entry in earlier}
+    for current in _boards(entries):
         counterpart = _counterpart(current, earlier)
         if counterpart is not None and current.scores:
             comparisons.append(compare(current, counterpart))
-            missing.pop(counterpart.fingerprint, None)
+            missing.pop((counterpart.env_id, counterpart.fingerprint), None)
     return BaselineResult(
         str(stored.path), tuple(comparisons), tuple(missing.values()), tuple(stored.changed_manifests())
     )
@@ -222,10 +260,15 @@ def read_leaderboard(path: Path) -> StoredLeaderboard:
     return StoredLeaderboard(path, entries, manifests)
 
 
+def _boards(entries: Sequence[Entry]) -> list[Scored]:
+    return [board for entry in entries for board in Scored.of(entry).boards]
+
+
 def _counterpart(current: Scored, earlier: Sequence[Scored]) -> Scored | None:
     """Return the entry of the same configuration, else the one of the same name: a preset may have changed since."""
+    earlier = [entry for entry in earlier if entry.env_id == current.env_id]
     same = [entry for entry in earlier if entry.fingerprint == current.fingerprint]
-    alike = [entry for entry in earlier if (entry.name, entry.env_id) == (current.name, current.env_id)]
+    alike = [entry for entry in earlier if entry.name == current.name]
     return next(iter([*same, *alike]), None)
 
 
@@ -234,4 +277,5 @@ def _stored(entry: Mapping[str, Any]) -> Scored:
     if not all(map(math.isfinite, scores.values())):
         raise ValueError("a score is not finite")
     algo, env_id, preset = entry["algo"], entry["env_id"], entry["preset"]
-    return Scored(str(entry["name"]), str(algo), str(env_id), preset, str(entry["fingerprint"]), scores)
+    trained_on = str(entry.get("trained_on", env_id))
+    return Scored(str(entry["name"]), str(algo), str(env_id), preset, str(entry["fingerprint"]), scores, trained_on)

@@ -13,7 +13,7 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.statistics import interquartile_band, interquartile_mean
 from rl_training.zoo.entries import Entry
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
-from rl_training.zoo.run_index import SCORE, RunRecord, finite, read_metric_rows
+from rl_training.zoo.run_index import NORMALIZED_SCORE, SCORE, RunRecord, finite, read_metric_rows
 
 Metric: TypeAlias = Literal["eval_return_mean", "train_return_mean"]
 Axis: TypeAlias = Literal["steps", "time"]
@@ -25,6 +25,18 @@ MOST_POINTS = 100
 """Of one curve; more cannot be told apart."""
 
 _EVENT_OF: Mapping[Metric, str] = {"eval_return_mean": "eval", "train_return_mean": "train"}
+
+
+def metric_label(entry: Entry, metric: Metric) -> str:
+    """Return what a metric is on the board of an entry; suites are scored by the normalised mean of their tasks."""
+    return "normalised mean" if _row_key(entry, metric) == NORMALIZED_SCORE else METRIC_LABELS[metric]
+
+
+def _row_key(scored: Entry | RunRecord, metric: Metric) -> str:
+    """Return what a metric is called in the rows of a run, which hold those of every task."""
+    if metric == SCORE:
+        return scored.metric
+    return metric if scored.task is None else f"{metric}/{scored.task.name}"
 
 
 class Line(NamedTuple):
@@ -72,13 +84,14 @@ class _Point(NamedTuple):
 class Histories:
     """The points of runs, read once for curves of every kind."""
 
-    points: Mapping[Path, Mapping[Metric, Sequence[_Point]]]
+    points: Mapping[Path, Mapping[str, Sequence[_Point]]]
+    """By run and by the metric's name in its rows."""
     problems: tuple[str, ...]
     """Sentences about runs whose rows are damaged; they have no points."""
 
     def line(self, run: RunRecord, metric: Metric, axis: Axis) -> Line:
         """Return one run's line; where points share an x the last one counts."""
-        points = self.points.get(run.path, {}).get(metric, ())
+        points = self.points.get(run.path, {}).get(_row_key(run, metric), ())
         if axis == "steps":
             found = {point.step: point.value for point in points}
         else:
@@ -89,14 +102,18 @@ class Histories:
 
 def read_histories(entries: Iterable[Entry]) -> Histories:
     """Read the metric rows of every run that a curve may show."""
-    points: dict[Path, Mapping[Metric, Sequence[_Point]]] = {}
-    problems = []
+    wanted: dict[Path, tuple[RunRecord, dict[str, str]]] = {}  # with the event of each key; a run is on many boards
     for entry in entries:
         for run in (*_finished(entry).values(), *_unfinished(entry)):
-            try:
-                points[run.path] = _points(read_metric_rows(run))
-            except AxiomError as error:
-                problems.append(f"{run.name} has no curve: {error}")
+            events = wanted.setdefault(run.path, (run, {}))[1]
+            events.update({_row_key(run, metric): event for metric, event in _EVENT_OF.items()})
+    points: dict[Path, Mapping[str, Sequence[_Point]]] = {}
+    problems = []
+    for path, (run, events) in wanted.items():
+        try:
+            points[path] = _points(read_metric_rows(run), events)
+        except AxiomError as error:
+            problems.append(f"{run.name} has no curve: {error}")
     return Histories(points, tuple(sorted(problems)))
 
 
@@ -136,8 +153,8 @@ def _oldest_first(runs: Sequence[RunRecord]) -> list[RunRecord]:
     return sorted(runs, key=lambda run: (run.created_at, str(run.path)))
 
 
-def _points(rows: Sequence[Mapping[str, Any]]) -> dict[Metric, list[_Point]]:
-    values: dict[Metric, dict[float, float]] = {metric: {} for metric in _EVENT_OF}
+def _points(rows: Sequence[Mapping[str, Any]], events: Mapping[str, str]) -> dict[str, list[_Point]]:
+    values: dict[str, dict[float, float]] = {key: {} for key in events}
     clock = [(0.0, 0.0)]
     for number, row in enumerate(rows, start=1):
         step = finite(row.get("global_step"))
@@ -146,18 +163,18 @@ def _points(rows: Sequence[Mapping[str, Any]]) -> dict[Metric, list[_Point]]:
         seconds = _training_seconds(row)
         if seconds is not None:
             clock.append((step, seconds))
-        for metric, event in _EVENT_OF.items():
-            if row.get("event") == event and (value := finite(row.get(metric))) is not None:
-                values[metric][step] = value
+        for key, event in events.items():
+            if row.get("event") == event and (value := finite(row.get(key))) is not None:
+                values[key][step] = value
     # Evaluations do not say how long training took until then: that lies between the training rows around them.
     steps, times = zip(*clock, strict=True)
     timed = len(clock) > 1
     return {
-        metric: [
+        key: [
             _Point(step, seconds if timed else None, value)
             for (step, value), seconds in zip(found.items(), np.interp(list(found), steps, times).tolist(), strict=True)
         ]
-        for metric, found in values.items()
+        for key, found in values.items()
     }
 
 

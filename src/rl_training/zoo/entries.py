@@ -7,14 +7,14 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.runs import sanitize
 from rl_training.zoo.preset_lock import locked_presets
-from rl_training.zoo.run_index import STATUSES, RunRecord
+from rl_training.zoo.run_index import STATUSES, RunRecord, Task
 
 # Keys that say where and how a run is carried out, or what it is called, but not what is learned.
 CARRIED_OUT_BY = frozenset(
@@ -41,18 +41,48 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a leaderboard: all runs of one algorithm on one environment with one configuration."""
+    """One line of a leaderboard: all runs of one algorithm on one environment with one configuration.
+
+    Runs on a suite of tasks have a line on the suite's board and, in `tasks`, one on the board of each task.
+    """
 
     name: str
     """The preset where the configuration is exactly a preset's; else what it started from and a fingerprint."""
     algo: str
     env_id: str
+    """The board it stands on: the environment's, the suite's or the task's; see `RunRecord.board`."""
     preset: str | None
     """Packaged preset that the runs say they started from, or whose configuration they have."""
     fingerprint: str
     settings: Mapping[str, Any]
     """The configuration by dotted key, without what does not decide what is learned."""
     runs: tuple[RunRecord, ...]
+
+    @property
+    def trained_on(self) -> str:
+        """The `env_id` of its configuration: on the board of a task that of the whole suite."""
+        return self.runs[0].env_id
+
+    @property
+    def metric(self) -> str:
+        """What its scores are called in `metrics.jsonl`."""
+        return self.runs[0].metric
+
+    @property
+    def task(self) -> Task | None:
+        """The task of a suite that its scores are of."""
+        return self.runs[0].task
+
+    @cached_property
+    def tasks(self) -> tuple[Entry, ...]:
+        """The same entry on the board of each task of its suite; empty where there is one environment."""
+        parts = zip(*(run.tasks for run in self.runs), strict=True)  # one configuration, so the same tasks
+        return tuple(replace(self, env_id=runs[0].board, runs=runs) for runs in parts)
+
+    @property
+    def boards(self) -> tuple[Entry, ...]:
+        """Itself on every board: that of its environment or suite, and those of the suite's tasks."""
+        return (self, *self.tasks)
 
     @cached_property
     def by_seed(self) -> dict[int, RunRecord]:
@@ -102,13 +132,20 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
                 continue
             if isinstance(value, Mapping):
                 add(value, f"{name}.")
-            elif isinstance(value, float) and not math.isfinite(value):
-                settings[name] = str(value)  # equal to itself, and strict JSON can hold it
             else:
-                settings[name] = value
+                settings[name] = _strict(value)
 
     add(config, "")
     return dict(sorted(settings.items()))
+
+
+def _strict(value: Any) -> Any:
+    """Return a value in which numbers that are not finite are texts: equal to themselves, and fit for strict JSON."""
+    if isinstance(value, list):
+        return [_strict(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def fingerprint(content: Any) -> str:
@@ -127,6 +164,9 @@ def find_entry(entries: Sequence[Entry], wanted: str) -> Entry:
     )
     for test in tests:
         found = [entry for entry in entries if test(entry)]
+        if len({entry.fingerprint for entry in found}) < len(found):
+            boards = ", ".join(entry.env_id for entry in found)
+            raise ConfigError(f"`{wanted}` is on several boards ({boards}); choose one by --env")
         if len(found) > 1:
             raise ConfigError(f"`{wanted}` may mean {_quoted(found)}; write one of these names")
         if found:
@@ -158,7 +198,7 @@ def _entry(key: str, runs: Sequence[RunRecord], settings: Mapping[str, Any]) -> 
     return Entry(
         name=origin if preset is not None and preset == same else f"{origin}+{key[:8]}",
         algo=first.algo,
-        env_id=first.env_id,
+        env_id=first.board,
         preset=preset,
         fingerprint=key,
         settings=settings,

@@ -19,8 +19,17 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from rl_training.zoo.curves import METRIC_LABELS, Axis, Curve, Histories, Metric, learning_curve, read_histories
-from rl_training.zoo.leaderboard import PROFILE_THRESHOLDS, SuiteStanding
+from rl_training.zoo.curves import (
+    METRIC_LABELS,
+    Axis,
+    Curve,
+    Histories,
+    Metric,
+    learning_curve,
+    metric_label,
+    read_histories,
+)
+from rl_training.zoo.leaderboard import PROFILE_THRESHOLDS, Standing, SuiteStanding
 from rl_training.zoo.palette import DARK_PAPER, LIGHT_PAPER, STYLES
 from rl_training.zoo.quantities import Quantity, quantity_of, seed_text
 from rl_training.zoo.reporting import Report
@@ -126,7 +135,8 @@ def _summary(report: Report) -> str:
 
 def _metric_choices(histories: Histories) -> list[tuple[str, str, bool]]:
     """Return the metrics that can be chosen; evaluations come first unless no run has two of them."""
-    evaluated = any(len(points["eval_return_mean"]) > 1 for points in histories.points.values())
+    lengths = [(key, len(points)) for run in histories.points.values() for key, points in run.items()]
+    evaluated = any(key.startswith("eval_") and length > 1 for key, length in lengths)
     first: Metric = "eval_return_mean" if evaluated else "train_return_mean"
     return [(_CLASS_OF[metric], words, metric == first) for metric, words in METRIC_LABELS.items()]
 
@@ -136,31 +146,28 @@ def _metric_choices(histories: Histories) -> list[tuple[str, str, bool]]:
 
 def _board_section(report: Report, env_id: str, histories: Histories, number: int) -> Section:
     board = report.board(env_id)
-    figures = [
-        _curve_figure([learning_curve(place.entry, histories, metric, axis) for place in board], env_id, metric, axis)
-        for metric in METRIC_LABELS
-        for axis in _AXES
-    ]
+    figures = [_curve_figure(board, histories, metric, axis) for metric in METRIC_LABELS for axis in _AXES]
     if any(place.summary is not None for place in board):
-        quantity = Quantity(METRIC_LABELS["eval_return_mean"])
+        quantity = Quantity(metric_label(board[0].entry, "eval_return_mean"))
         chart = interval_chart(board, f"Final scores on {env_id}; the table below holds the figures", quantity)
         figures.append(Figure("Final scores: seeds, interquartile mean, 95% interval", chart))
     return Section(
         anchor=f"environment-{number}",
         name=env_id,
-        about=board_title(env_id).removeprefix(env_id).strip(),
+        about=board_title(report, env_id).removeprefix(env_id).strip(),
         legend=[
             (legend_sign(position), place.entry.name, seed_text(len(place.entry.by_seed)))
             for position, place in enumerate(board)
         ],
         figures=figures,
-        tables=[_signed(board_table(report, env_id)._replace(title="Leaderboard"))],
+        tables=[_signed(board_table(report, env_id).without_empty_columns()._replace(title="Leaderboard"))],
         differences=_differences(report, env_id),
     )
 
 
-def _curve_figure(curves: Sequence[Curve], env_id: str, metric: Metric, axis: Axis) -> Figure:
-    words = METRIC_LABELS[metric]
+def _curve_figure(board: Sequence[Standing], histories: Histories, metric: Metric, axis: Axis) -> Figure:
+    curves = [learning_curve(place.entry, histories, metric, axis) for place in board]
+    env_id, words = board[0].entry.env_id, metric_label(board[0].entry, metric)
     over = "environment steps" if axis == "steps" else "training time"
     caption = f"{words.capitalize()} over {over}"
     content: Markup | str = f"No run has logged its {words}."
@@ -243,7 +250,7 @@ def _run_section(report: Report, folder: Path) -> Section:
     return Section("runs", "Runs", tables=[Table("Runs", tuple(table.columns[column] for column in order), rows)])
 
 
-_RUN_ORDER = ("status", "entry", "seed>", "score>", "steps>", "counted", "run", "error", "tags")
+_RUN_ORDER = ("status", "entry", "seed>", "score>", "tasks", "steps>", "counted", "run", "error", "tags")
 
 
 def _status(status: str) -> Markup:

@@ -23,6 +23,7 @@ from rl_training.experiment.statistics import (
 from rl_training.zoo.drift import DriftFinding, find_drift, worst_severity
 from rl_training.zoo.entries import Entry
 from rl_training.zoo.manifests import Manifest, Reference, load_manifests, reference_of
+from rl_training.zoo.run_index import NORMALIZED_SCORE
 
 SEEDS_FOR_INTERVAL = 3
 SEEDS_FOR_TRUST = 5
@@ -81,15 +82,28 @@ class Standing:
 
     @cached_property
     def reference(self) -> Reference | None:
-        """The scale of its environment."""
-        return reference_of(self.entry.env_id)
+        """The scale of its environment: the manifest's, or for a task of a suite that of the configuration."""
+        task = self.entry.task
+        if task is None:
+            return reference_of(self.entry.env_id)
+        return None if task.scale is None else Reference(*task.scale, kind="target", sources=())
 
     @property
     def normalized(self) -> float | None:
-        """Interquartile mean on the scale of the manifest's references."""
-        if self.summary is None or self.reference is None:
+        """Interquartile mean on the scale of the references."""
+        if self.summary is None:
             return None
-        return self.reference.normalize(self.summary.iqm)
+        if self.entry.metric == NORMALIZED_SCORE:
+            return self.summary.iqm
+        return None if self.reference is None else self.reference.normalize(self.summary.iqm)
+
+    @property
+    def normalized_median(self) -> float | None:
+        """Interquartile mean over the seeds of the median over a suite's tasks; None where that is not recorded."""
+        finals = [run.final for run in self.entry.by_seed.values()]
+        medians = [final.normalized_median for final in finals if final is not None]
+        known = [median for median in medians if median is not None]
+        return interquartile_mean(known) if known else None
 
 
 @dataclass(frozen=True)

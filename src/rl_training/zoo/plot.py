@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rl_training.errors import ConfigError, MissingExtraError
-from rl_training.zoo.curves import METRIC_LABELS, Axis, Curve, Metric, learning_curve, read_histories
+from rl_training.zoo.curves import Axis, Curve, Metric, learning_curve, metric_label, read_histories
 from rl_training.zoo.palette import dash_of, style_of
 from rl_training.zoo.quantities import quantity_of, seed_text, tick_text
 from rl_training.zoo.reporting import Report
@@ -23,6 +24,14 @@ _SETTINGS: dict[Any, Any] = {"svg.hashsalt": "axiomrl", "text.parse_math": False
 _METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
+class _Panel(NamedTuple):
+    """The curves of one environment."""
+
+    env_id: str
+    label: str
+    curves: Sequence[Curve]
+
+
 def write_plot(report: Report, file: Path, *, metric: Metric, axis: Axis) -> tuple[int, tuple[str, ...]]:
     """Draw the curves of a report into a file of one of `SUFFIXES`.
 
@@ -31,18 +40,19 @@ def write_plot(report: Report, file: Path, *, metric: Metric, axis: Axis) -> tup
     if file.suffix not in SUFFIXES:
         raise ConfigError(f"--output {file}: a picture is a file that ends in {', '.join(SUFFIXES)}")
     histories = read_histories(place.entry for place in report.standings)
-    panels: dict[str, list[Curve]] = {}
+    panels: list[_Panel] = []
     for env_id in report.environments:
-        curves = [learning_curve(place.entry, histories, metric, axis) for place in report.board(env_id)]
+        board = report.board(env_id)
+        curves = [learning_curve(place.entry, histories, metric, axis) for place in board]
         if not all(curve.empty for curve in curves):
-            panels[env_id] = curves
+            panels.append(_Panel(env_id, metric_label(board[0].entry, metric), curves))
     if not panels:
         raise ConfigError(f"there is nothing to draw: no run that was chosen has logged {metric}")
-    _draw(panels, file, metric, axis)
-    return sum(not curve.empty for curves in panels.values() for curve in curves), histories.problems
+    _draw(panels, file, axis)
+    return sum(not curve.empty for panel in panels for curve in panel.curves), histories.problems
 
 
-def _draw(panels: dict[str, list[Curve]], file: Path, metric: Metric, axis: Axis) -> None:
+def _draw(panels: Sequence[_Panel], file: Path, axis: Axis) -> None:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -50,12 +60,12 @@ def _draw(panels: dict[str, list[Curve]], file: Path, metric: Metric, axis: Axis
         raise MissingExtraError("a plot", "plot") from error
     columns = min(len(panels), _MOST_COLUMNS)
     rows = math.ceil(len(panels) / columns)
-    height = 3.6 + 0.2 * max(map(len, panels.values()))  # inches; every entry is a line of the legend
+    height = 3.6 + 0.2 * max(len(panel.curves) for panel in panels)  # inches; every entry is a line of the legend
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=(5.2 * columns, height * rows), layout="constrained", dpi=150)
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for place, (env_id, curves) in zip(places, panels.items(), strict=False):
-            draw_panel(place, env_id, curves, metric, axis)
+        for place, panel in zip(places, panels, strict=False):
+            draw_panel(place, panel.env_id, panel.curves, panel.label, axis)
         for unused in places[len(panels) :]:
             unused.set_visible(False)
         try:
@@ -64,14 +74,14 @@ def _draw(panels: dict[str, list[Curve]], file: Path, metric: Metric, axis: Axis
             raise ConfigError(f"--output {file}: cannot be written ({error.strerror or error}); name another") from None
 
 
-def draw_panel(axes: Axes, env_id: str, curves: list[Curve], metric: Metric, axis: Axis) -> None:
-    """Draw one environment's curves."""
+def draw_panel(axes: Axes, env_id: str, curves: Sequence[Curve], label: str, axis: Axis) -> None:
+    """Draw one environment's curves; `label` says what they show."""
     quantity = quantity_of(axis, curves)
     for position, curve in enumerate(curves):
         if curve.empty:
             continue
         style, dashes = style_of(position), dash_of(position)
-        label = f"{printable(curve.name)} ({seed_text(curve.seeds)})"
+        name = f"{printable(curve.name)} ({seed_text(curve.seeds)})"
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x / quantity.unit, curve.low, curve.high, color=style.light, alpha=0.16, lw=0)
             if curve.x.size == 1:  # a band without an area is a bar
@@ -80,7 +90,7 @@ def draw_panel(axes: Axes, env_id: str, curves: list[Curve], metric: Metric, axi
             curve.x / quantity.unit,
             curve.y,
             color=style.light,
-            label=label,
+            label=name,
             linestyle=(0, dashes) if dashes else "-",
             marker=style.symbol,
             markersize=6,
@@ -89,7 +99,7 @@ def draw_panel(axes: Axes, env_id: str, curves: list[Curve], metric: Metric, axi
         )
         for line in curve.unfinished:
             axes.plot(line.x / quantity.unit, line.y, color=style.light, linewidth=1, linestyle=":")
-    axes.set(title=printable(env_id), xlabel=quantity.label, ylabel=METRIC_LABELS[metric])
+    axes.set(title=printable(env_id), xlabel=quantity.label, ylabel=label)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: tick_text(value))
     axes.yaxis.set_major_formatter(lambda value, _: tick_text(value))

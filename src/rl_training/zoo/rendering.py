@@ -96,16 +96,17 @@ def _render_csv(report: Report, kind: Kind) -> str:
     """Return one row per run (those that cannot be read included), or one per entry."""
     record = report.as_record()
     if kind == "report":
-        rows = [{**run, "tags": " ".join(run["tags"])} for run in record["runs"]]
+        columns: tuple[str, ...] = _RUN_COLUMNS
+        rows = [_flat_run(run) for run in record["runs"]]
         rows += [
             {"run_dir": run["run_dir"], "status": "unreadable", "error": run["reason"]} for run in record["unreadable"]
         ]
     else:
+        columns = _ENTRY_COLUMNS
         rows = [_flat_entry(entry) for entry in record["entries"]]
+    further = dict.fromkeys(key for row in rows for key in row if key.startswith(_SUITE_COLUMNS))
     file = io.StringIO()
-    writer = csv.DictWriter(
-        file, _RUN_COLUMNS if kind == "report" else _ENTRY_COLUMNS, extrasaction="ignore", lineterminator="\n"
-    )
+    writer = csv.DictWriter(file, (*columns, *further), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(
         {key: printable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
@@ -142,6 +143,13 @@ _ENTRY_COLUMNS = (
     *("env_id", "rank", "name", "algo", "preset", "suite", "fingerprint", "seeds", "iqm", "interval_low"),
     *("interval_high", "median", "mean", "std", "min", "max", "normalized_iqm", "note", "drift"),
 )
+# Only where there are suites; a run's `score/` goes on with the name of the task.
+_SUITE_COLUMNS = ("trained_on", "metric", "normalized_median", "score/")
+
+
+def _flat_run(run: dict[str, Any]) -> dict[str, Any]:
+    tasks = {f"score/{name}": score for name, score in run.get("task_scores", {}).items()}
+    return {**run, "tags": " ".join(run["tags"]), **tasks}
 
 
 def _flat_entry(entry: dict[str, Any]) -> dict[str, Any]:

@@ -61,18 +61,24 @@ class Filters:
         return kept
 
     def select_entries(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Return the entries that pass: those of a preset, with enough seeds."""
+        """Return the entries that pass: those of a preset, with enough seeds; of a suite perhaps only some tasks."""
         return [
-            entry
+            board
             for entry in entries
-            if (not self.preset or entry.preset in self.preset) and len(entry.by_seed) >= self.min_seeds
+            for board in self._chosen_boards(entry)
+            if (not self.preset or board.preset in self.preset) and len(board.by_seed) >= self.min_seeds
         ]
+
+    def _chosen_boards(self, entry: Entry) -> Sequence[Entry]:
+        if not entry.tasks or not self.env or not {entry.env_id, entry.trained_on}.isdisjoint(self.env):
+            return (entry,)
+        return [task for task in entry.tasks if task.env_id in self.env]
 
     def admits(self, stored: Scored) -> bool:
         """Return whether an entry of a baseline belongs to what is reported."""
         wanted = (
             (self.algo, stored.algo),
-            (self.env, stored.env_id),
+            (self.env, stored.trained_on if stored.trained_on in self.env else stored.env_id),
             (self.preset, stored.preset),
             (self.suite, _suite_of(stored.env_id)),
         )
@@ -81,7 +87,7 @@ class Filters:
     def _run_filters(self) -> list[tuple[str, Sequence[str], Callable[[RunRecord], Sequence[str]]]]:
         return [
             ("algo", self.algo, lambda run: [run.algo]),
-            ("env", self.env, lambda run: [run.env_id]),
+            ("env", self.env, lambda run: [run.env_id, run.board, *(part.board for part in run.tasks)]),
             ("suite", self.suite, lambda run: [_suite_of(run.env_id)]),
             ("tag", self.tag, lambda run: run.tags),
             ("status", self.status, lambda run: [run.status]),
@@ -144,24 +150,7 @@ class Report:
         names, counted = self.entry_names, self.counted
         return {
             "export_version": EXPORT_VERSION,
-            "runs": [
-                {
-                    "run_dir": str(run.path),
-                    "entry": names[run.path],
-                    "algo": run.algo,
-                    "env_id": run.env_id,
-                    "seed": run.seed,
-                    "status": run.status,
-                    "counted": run.path in counted,
-                    "steps": run.steps,
-                    "score": run.score,
-                    "created_at_utc": run.created_at,
-                    "finished_at_utc": run.finished_at,
-                    "tags": list(run.tags),
-                    "error": run.error,
-                }
-                for run in self.runs
-            ],
+            "runs": [_run_record(run, names[run.path], run.path in counted) for run in self.runs],
             "unreadable": [{"run_dir": str(run.path), "reason": run.reason} for run in self.unreadable],
             "entries": [_standing_record(place) for place in self.standings],
             "setting_differences": {env_id: self.differences(env_id) for env_id in self.environments},
@@ -193,17 +182,18 @@ def build_report(
     entries = filters.select_entries(group_runs(filters.select_runs(index.runs)))
     if zoo_only:
         entries = [entry for entry in entries if entry.preset is not None]
-    standings = rank_entries(entries)
+    standings = rank_entries([board for entry in entries for board in entry.boards])
     suites, notices = suite_standings(standings)
+    notices += _mixed_suites(entries)
     result = None if baseline is None else _compare(baseline, entries, filters)
     gates = []
     if fail_on_regression and result is not None:
         gates.append(Gate("regression", tuple(result.regressions)))
     if fail_on_drift is not None:
         gates.append(Gate("manifest drift", tuple(_drift_reasons(standings, result, fail_on_drift))))
-    runs = sorted((run for entry in entries for run in entry.runs), key=lambda run: str(run.path))
+    chosen = {run.path for entry in entries for run in entry.runs}
     return Report(
-        runs=tuple(runs),
+        runs=tuple(run for run in index.runs if run.path in chosen),
         unreadable=index.unreadable,
         standings=tuple(standings),
         suites=tuple(suites),
@@ -223,17 +213,46 @@ def _compare(baseline: str, entries: Sequence[Entry], filters: Filters) -> Basel
 
 
 def _drift_reasons(standings: Sequence[Standing], baseline: BaselineResult | None, severity: str) -> list[str]:
-    reasons = [
+    reasons = dict.fromkeys(  # an entry drifts alike on every board of its suite
         f"{place.entry.name}: {finding.severity} drift, {finding.sentence()}"
         for place in standings
         for finding in at_least(place.drift, severity)
-    ]
-    return reasons + list(baseline.changed_manifests if baseline is not None else ())
+    )
+    return list(reasons) + list(baseline.changed_manifests if baseline is not None else ())
+
+
+def _mixed_suites(entries: Sequence[Entry]) -> list[str]:
+    """Return sentences about suites whose entries were trained on other tasks or are normalised by other references."""
+    notices = []
+    for board in sorted({entry.env_id for entry in entries if entry.tasks}):
+        kinds = {frozenset(part.task for part in entry.tasks) for entry in entries if entry.env_id == board}
+        if len(kinds) > 1:
+            notices.append(f"entries on {board} differ in tasks or references; only the boards of tasks compare them")
+    return notices
 
 
 def _suite_of(env_id: str) -> str:
     manifest = manifest_of(env_id)
     return "" if manifest is None else manifest.suite
+
+
+def _run_record(run: RunRecord, entry: str, counted: bool) -> dict[str, Any]:
+    return {
+        "run_dir": str(run.path),
+        "entry": entry,
+        "algo": run.algo,
+        "env_id": run.env_id,
+        "seed": run.seed,
+        "status": run.status,
+        "counted": counted,
+        "steps": run.steps,
+        "score": run.score,
+        "created_at_utc": run.created_at,
+        "finished_at_utc": run.finished_at,
+        "tags": list(run.tags),
+        "error": run.error,
+        **({"metric": run.metric, "task_scores": run.task_scores} if run.tasks else {}),
+    }
 
 
 def _standing_record(place: Standing) -> dict[str, Any]:
@@ -260,6 +279,16 @@ def _standing_record(place: Standing) -> dict[str, Any]:
         "runs": entry.status_counts,
         "drift": worst_severity(place.drift),
         "drift_findings": [finding._asdict() for finding in place.drift],
+        **(_suite_part(place) if entry.tasks or entry.task is not None else {}),
+    }
+
+
+def _suite_part(place: Standing) -> dict[str, Any]:
+    """Return what the record of an entry on a suite, or on one of its tasks, holds besides."""
+    return {
+        "trained_on": place.entry.trained_on,
+        "metric": place.entry.metric,
+        "normalized_median": place.normalized_median,
     }
 
 

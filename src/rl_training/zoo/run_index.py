@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ from rl_training.experiment.safe_yaml import parse_yaml
 
 STATUSES = ("completed", "running", "interrupted", "failed")
 SCORE = "eval_return_mean"
+NORMALIZED_SCORE = "eval_normalized_mean"
+NORMALIZED_MEDIAN = "eval_normalized_median"
 PER_RUN_KEYS = ("seed", "output_dir")
 
 _RUN_NAME = re.compile(r".+__seed\d+__\d{8}T\d{6}Z(-\d+)?")
@@ -35,8 +37,28 @@ class Evaluation(NamedTuple):
 
     step: int
     score: float | None
-    """Mean return of its episodes; None where it was not a finite number."""
+    """What `RunRecord.metric` names, as a rule the mean return of its episodes; None where it was not finite."""
     episodes: int | None
+    """How many episodes were played, over all tasks of a suite."""
+    normalized_median: float | None = None
+    """Median over the tasks of a suite, each on the scale of its references."""
+
+
+class Task(NamedTuple):
+    """One task of a suite that a single model is trained on."""
+
+    name: str
+    random: float | None
+    """Return of a random policy."""
+    target: float | None
+    """Return to reach."""
+
+    @property
+    def scale(self) -> tuple[float, float] | None:
+        """The returns that are 0 and 1 on its scale; None where it has no references."""
+        if self.random is None or self.target is None or self.random == self.target:
+            return None
+        return self.random, self.target
 
 
 @dataclass(frozen=True)
@@ -56,6 +78,24 @@ class RunRecord:
     steps: int
     """Environment steps at the last row of metrics."""
     evaluations: tuple[Evaluation, ...]
+    metric: str = SCORE
+    """What the evaluations' score is called in `metrics.jsonl`."""
+    task: Task | None = None
+    """The task that the scores are of, where this is one task's part of a run on a suite."""
+    tasks: tuple[RunRecord, ...] = ()
+    """The same run as each task of its suite sees it; empty for a run on one environment."""
+
+    @property
+    def board(self) -> str:
+        """Name of the board that its scores stand on: that of an environment, of a suite or of a task of a suite.
+
+        A suite's says what is ranked, since normalised scores and returns cannot stand on one board.
+        """
+        if self.task is not None:
+            return f"{self.env_id}/{self.task.name}"
+        if not self.tasks:
+            return self.env_id
+        return f"{self.env_id} ({'normalised mean' if self.metric == NORMALIZED_SCORE else 'mean return'})"
 
     @property
     def name(self) -> str:
@@ -74,10 +114,20 @@ class RunRecord:
 
     @property
     def score(self) -> float | None:
-        """Mean return of the evaluation at the run's last step; None where there is none."""
+        """Score of the evaluation at the run's last step; None where there is none."""
+        return None if self.final is None else self.final.score
+
+    @property
+    def final(self) -> Evaluation | None:
+        """The evaluation at the run's last step."""
         if not self.evaluations or self.evaluations[-1].step < self.steps:
             return None
-        return self.evaluations[-1].score
+        return self.evaluations[-1]
+
+    @property
+    def task_scores(self) -> dict[str, float | None]:
+        """Score by the name of each task of a suite."""
+        return {part.task.name: part.score for part in self.tasks if part.task is not None}
 
     @property
     def counts(self) -> bool:
@@ -160,8 +210,10 @@ class _RunReader:
         for key in ("algo", "env_id"):
             if config.get(key) != metadata[key]:
                 raise _Unreadable(f"{CONFIG} is of another run: its {key} is {config.get(key)!r}, not {metadata[key]}")
-        steps, evaluations = _read_metrics(path, metadata)
-        return RunRecord(
+        steps, rows = _read_metrics(path, metadata)
+        tasks = _tasks(config)
+        metric = NORMALIZED_SCORE if tasks and all(task.scale for task in tasks) else SCORE
+        run = RunRecord(
             path=path,
             algo=metadata["algo"],
             env_id=metadata["env_id"],
@@ -172,8 +224,17 @@ class _RunReader:
             finished_at=metadata.get("finished_at_utc"),
             config=config,
             steps=steps,
-            evaluations=evaluations,
+            evaluations=_evaluations(rows, metric),
+            metric=metric,
         )
+        if not tasks:
+            return run
+        keys = [f"{SCORE}/{task.name}" for task in tasks]
+        parts = [
+            replace(run, task=task, metric=key, evaluations=_evaluations(rows, key))
+            for task, key in zip(tasks, keys, strict=True)
+        ]
+        return replace(run, tasks=tuple(parts))
 
     def _read_config(self, path: Path) -> dict[str, Any]:
         content = _PER_RUN_LINES.sub("", _text(path, CONFIG))
@@ -195,6 +256,25 @@ def _check_config(config: Any) -> None:
         raise _Unreadable(f"{CONFIG} does not hold a configuration: its tags are not a list of texts")
     if not (preset is None or _is_name(preset)):
         raise _Unreadable(f"{CONFIG} does not hold a configuration: its preset is not a name")
+    names = [task.name for task in _tasks(config)]
+    if not all(map(_is_name, names)) or len(set(names)) < len(names):
+        raise _Unreadable(f"{CONFIG} does not hold a configuration: its tasks are not told apart by names")
+
+
+def _tasks(config: Mapping[str, Any]) -> tuple[Task, ...]:
+    """Return the tasks of a suite, nothing where a configuration is about one environment."""
+    env_kwargs = config.get("env_kwargs")
+    tasks = env_kwargs.get("tasks") if isinstance(env_kwargs, dict) else None
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) and "env_id" in task for task in tasks):
+        return ()  # if it is there at all, an environment's own argument is called so
+    return tuple(
+        Task(
+            task["env_id"] if task.get("name") is None else task["name"],
+            finite(task.get("random_return")),
+            finite(task.get("target_return")),
+        )
+        for task in tasks
+    )
 
 
 _METADATA_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -232,8 +312,8 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and value != "" and value.isprintable()
 
 
-def _read_metrics(path: Path, metadata: Mapping[str, Any]) -> tuple[int, tuple[Evaluation, ...]]:
-    """Return the last row's step and every evaluation."""
+def _read_metrics(path: Path, metadata: Mapping[str, Any]) -> tuple[int, list[dict[str, Any]]]:
+    """Return the last row's step and the rows of evaluations."""
     lines, complete = _lines(path)
     if not lines:
         error = f", {metadata['error']}" if metadata["error"] else ""
@@ -251,11 +331,23 @@ def _read_metrics(path: Path, metadata: Mapping[str, Any]) -> tuple[int, tuple[E
             raise _Unreadable(f"{place}: not a row of an AxiomRL run: it lacks event or global_step")
         steps = step
         if row["event"] == "eval":
-            evaluations.append(Evaluation(steps, finite(row.get(SCORE)), row.get("eval_episodes")))
+            evaluations.append(row)
     reached = metadata["latest_metrics"].get("global_step")
     if metadata["status"] == "completed" and isinstance(reached, int) and steps < reached:
         raise _Unreadable(f"{METRICS} is cut off: it ends at step {steps}, and the run had reached step {reached}")
-    return steps, tuple(evaluations)
+    return steps, evaluations
+
+
+def _evaluations(rows: Iterable[Mapping[str, Any]], metric: str) -> tuple[Evaluation, ...]:
+    return tuple(
+        Evaluation(
+            row["global_step"],
+            finite(row.get(metric)),
+            row.get("eval_episodes"),
+            finite(row.get(NORMALIZED_MEDIAN)) if metric == NORMALIZED_SCORE else None,
+        )
+        for row in rows
+    )
 
 
 def _lines(path: Path) -> tuple[list[str], bool]:

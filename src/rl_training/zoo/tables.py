@@ -83,21 +83,22 @@ def run_table(report: Report) -> Table:
             run.status,
             f"{run.steps:,}",
             score_text(run.score),
+            ", ".join(f"{name} {score_text(score)}" for name, score in run.task_scores.items()),
             "yes" if run.path in counted else "-",
             ", ".join(run.tags),
             run.error or "",
         )
         for run in report.runs
     ]
-    columns = ("run", "entry", "seed>", "status", "steps>", "score>", "counted", "tags?", "error?")
+    columns = ("run", "entry", "seed>", "status", "steps>", "score>", "tasks?", "counted", "tags?", "error?")
     return Table("Runs", columns, rows)
 
 
 def board_table(report: Report, env_id: str) -> Table:
-    """Return the ranked entries of an environment."""
+    """Return the ranked entries of an environment, a suite or a task."""
     columns = (
         *("rank>", "entry", "seeds>", "IQM>", "95% interval", "note", "median>", "mean>", "std>", "min>", "max>"),
-        *("normalised>", "drift"),
+        *("normalised>", "median of tasks>?", "drift"),
     )
     rows = [
         (
@@ -107,11 +108,12 @@ def board_table(report: Report, env_id: str) -> Table:
             *_figures(place),
             *_spread(place),
             _decimal(place.normalized),
+            "" if place.normalized_median is None else _decimal(place.normalized_median),
             worst_severity(place.drift) or "-",
         )
         for place in report.board(env_id)
     ]
-    return Table(board_title(env_id), columns, rows)
+    return Table(board_title(report, env_id), columns, rows)
 
 
 def suite_tables(report: Report) -> list[Table]:
@@ -182,11 +184,15 @@ def drift_tables(report: Report) -> list[Table]:
         for place in report.standings
         for finding in place.drift
     ]
-    return [Table("Drift", ("entry", "severity", "finding"), rows)]
+    distinct = list(dict.fromkeys(rows))  # an entry drifts alike on every board of its suite
+    return [Table("Drift", ("entry", "severity", "finding"), distinct)]
 
 
-def board_title(env_id: str) -> str:
+def board_title(report: Report, env_id: str) -> str:
     """Return an environment with its suite and the references of its scores."""
+    scales = {None if (task := place.entry.task) is None else task.scale for place in report.board(env_id)}
+    if len(scales) == 1 and (scale := scales.pop()) is not None:
+        return f"{env_id} (random {scale[0]:g}, target {scale[1]:g})"
     manifest = manifest_of(env_id)
     reference = None if manifest is None else manifest.environments[env_id]
     if manifest is None or reference is None:
