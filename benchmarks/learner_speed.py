@@ -52,9 +52,9 @@ class Learner:
             sampler = UniformSampler(CAPACITY)
             return TrajectoryReplay(env.observation_space, action, sampler, actions=2, capacity=CAPACITY, num_envs=8)
 
-        collector = PlanningCollector(env, self.algorithm, make_replay, seed=0, device=device, generator=generator)
+        collector = PlanningCollector(env, self.algorithm, make_replay, seed=0, device=device)
         while collector.replay.count < steps:
-            collector.step(CONTROLS)
+            collector.follow(self.algorithm.plan(*collector.shown(), CONTROLS, generator))
         self.replay = collector.replay
 
     def update(self) -> None:

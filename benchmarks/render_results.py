@@ -25,6 +25,7 @@ PAGES = {
     "muzero": ("muzero",),
     "ppo": ("ppo", "a2c"),
     "sac": ("sac", "tqc", "crossq", "discrete_sac"),
+    "scalezero": ("scalezero",),
     "td3": ("td3", "ddpg"),
 }
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"

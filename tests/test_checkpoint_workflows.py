@@ -66,13 +66,14 @@ class ScriptedReturns(Callback):
         def summarize(episodes):
             return {"eval_return_mean": next(script), "eval_episodes": len(episodes)}
 
-        monkeypatch.setattr("rl_training.runtime.session.summarize", summarize)
+        monkeypatch.setattr("rl_training.runtime.evaluator.summarize", summarize)
 
 
 def test_pruning_keeps_the_newest_and_the_best(tmp_path, monkeypatch):
-    ScriptedReturns(monkeypatch, [1.0, 5.0, 2.0, 3.0, 4.0])
     config = tiny_config(tmp_path, eval_interval=64, checkpoint_interval=32, keep_checkpoints=2)
-    result = train(config)
+    with monkeypatch.context() as scripted:
+        ScriptedReturns(scripted, [1.0, 5.0, 2.0, 3.0, 4.0])
+        result = train(config)
     names = [path.name for path in list_checkpoints(result.run_dir)]
     assert names == ["step_320", "step_288", "step_128"]
     assert result.best_checkpoint_path == result.run_dir / CHECKPOINTS / "step_128"

@@ -21,6 +21,7 @@ from rl_training.experiment.config_docs import describe_fields, render_config_sc
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.env_params import EnvParams
 from rl_training.experiment.schedules import Schedule
+from rl_training.experiment.tasks import tasks_of
 
 ROOT = Path(__file__).parents[1]
 RECORDS = [
@@ -81,10 +82,14 @@ def test_the_committed_page_is_the_generated_one() -> None:
 
 def test_the_examples_on_the_page_are_valid(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "config-schema.md").read_text()
-    overlay, schedule = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    overlay, suite, schedule = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "ppo-cartpole.yaml").write_text((ROOT / "configs" / "ppo-cartpole.yaml").read_text())
     (tmp_path / "overlay.yaml").write_text(overlay)
     assert load_config(tmp_path / "overlay.yaml").total_timesteps == 10_000
+    (tmp_path / "suite.yaml").write_text(
+        f"algo: scalezero\ntotal_timesteps: 9000\neval_interval: 900\nseed: 0\n{suite}"
+    )
+    assert [task.name for task in tasks_of(load_config(tmp_path / "suite.yaml"))] == ["CartPole-v1", "Acrobot-v1"]
     indented = "".join(f"  {line}\n" for line in schedule.splitlines())
     (tmp_path / "schedule.yaml").write_text(f"config: ppo-cartpole.yaml\nalgo_kwargs:\n{indented}")
     assert load_config(tmp_path / "schedule.yaml").algo_kwargs["learning_rate_schedule"]["end"] == 1e-5

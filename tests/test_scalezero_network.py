@@ -16,7 +16,6 @@ from replay_parts import Untouched
 from rl_training.algorithms.muzero_loss import UnrollBatch
 from rl_training.algorithms.scalezero_loss import LossWeights, scalezero_loss
 from rl_training.algorithms.scalezero_models import ScaleZeroModel
-from rl_training.errors import ConfigError
 from rl_training.models.adapters import freeze_for_stage, merged_weights, scaled_layers
 from rl_training.models.experts import Routing
 from rl_training.models.scalar_support import expected_scalar, scalar_loss
@@ -111,15 +110,6 @@ def test_images_and_dicts_are_encoded() -> None:
     pixels = torch.zeros(2, 36, 36, 3, dtype=torch.uint8)
     assert network.encode(0, pixels).shape == (2, 16)
     assert network.encode(1, {"image": pixels, "place": torch.tensor([0, 3])}).shape == (2, 16)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "place"),
-    [({"width": 12}, "algo_kwargs.width"), ({"heads": 3}, "algo_kwargs.width"), ({"top_k": 4}, "algo_kwargs.top_k")],
-)
-def test_sizes_that_do_not_fit_are_named(sizes: dict[str, Any], place: str) -> None:
-    with pytest.raises(ConfigError, match=place):
-        make_scalezero(**sizes)
 
 
 def test_a_new_network_says_nothing_yet_and_leaves_global_generators_alone() -> None:

@@ -146,10 +146,13 @@ def evaluate(
         int | None, _integer("--num-episodes", "Episodes to play; the configuration's by default.")
     ] = None,
     seed: Annotated[int | None, _integer("--seed", "Other episodes than the run's own seed gives.")] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="NAME", help="Only this task of a suite; all by default.")
+    ] = None,
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Sample actions instead of taking the best.")
     ] = False,
-    video: Annotated[bool, typer.Option("--video", help="Record the first episode.")] = False,
+    video: Annotated[bool, typer.Option("--video", help="Record the first episode (of each task).")] = False,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
 ) -> int:
     """Evaluate a checkpoint on episodes of their own."""
@@ -163,6 +166,7 @@ def evaluate(
         checkpoint,
         num_episodes=num_episodes,
         seed=seed,
+        task=task,
         stochastic=stochastic,
         video_episodes=1 if video else 0,
         device=device,
@@ -171,7 +175,7 @@ def evaluate(
         "run_dir": result.run_dir,
         "checkpoint_path": result.checkpoint_path,
         "resume_mode": result.resume_mode,
-        **({"video_path": result.video_paths[0]} if result.video_paths else {}),
+        **_video_paths(result.video_paths),
     }
     episodes = [episode.as_row() for episode in result.episodes]
     output.show(
@@ -338,6 +342,13 @@ def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) 
             "or make it one run by --set benchmark.seeds=null"
         )
     return config
+
+
+def _video_paths(paths: tuple[Path, ...]) -> dict[str, Any]:
+    """Name the file of a video, or the files of several tasks' ones."""
+    if len(paths) == 1:
+        return {"video_path": paths[0]}
+    return {"video_paths": [str(path) for path in paths]} if paths else {}
 
 
 def _print_result(result: TrainResult, output: Output) -> int:

@@ -17,23 +17,26 @@ from torch import Tensor
 
 from rl_training.algorithms.muzero_loss import UnrollBatch, muzero_loss
 from rl_training.algorithms.muzero_params import MuZeroParams
+from rl_training.algorithms.planning_actions import actions_by_policy, actions_by_search
 from rl_training.algorithms.planning_batches import BatchMaker
 from rl_training.algorithms.planning_models import search_model
+from rl_training.algorithms.planning_params import PlanningParams
 from rl_training.data.observations import Observation
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.planning_network import PlanningNetwork
 from rl_training.search.mlp import MLPModel
-from rl_training.search.rules import Gumbel, NodeRange, Puct, Rule, TreeRange
+from rl_training.search.rules import CompletedValues, Gumbel, NodeRange, Puct, Rule, TreeRange
 from rl_training.search.search import SearchResult, TreeSearch
 
 
-def search_rule(params: MuZeroParams) -> Rule:
+def search_rule(params: PlanningParams) -> Rule:
     """Return the rule that the parameters ask for."""
     if params.search == "gumbel":
-        return Gumbel(max_considered=params.max_considered_actions)
-    transform = NodeRange() if params.value_normalization == "node" else TreeRange()
-    return Puct(dirichlet_alpha=params.dirichlet_alpha, transform=transform)
+        transform = CompletedValues(epsilon=params.smallest_value_range)
+        return Gumbel(max_considered=params.max_considered_actions, transform=transform)
+    scale = NodeRange if params.value_normalization == "node" else TreeRange
+    return Puct(dirichlet_alpha=params.dirichlet_alpha, transform=scale(epsilon=params.smallest_value_range))
 
 
 def exploration(controls: Mapping[str, float]) -> float:
@@ -43,6 +46,8 @@ def exploration(controls: Mapping[str, float]) -> float:
 
 class MuZero:
     """The model, its slower copy for targets, their optimizer, and the search over them."""
+
+    plans = True
 
     def __init__(
         self,
@@ -116,11 +121,7 @@ class MuZero:
         """
         if num_simulations is None:
             logits = self.network.predict(self.network.represent(observation)).policy
-            if mask is not None:
-                logits = logits.masked_fill(~mask & mask.any(dim=1, keepdim=True), -torch.inf)
-            if generator is None:
-                return logits.argmax(dim=1)
-            return torch.multinomial(logits.softmax(dim=1), 1, generator=generator).squeeze(1)
+            return actions_by_policy(logits, mask, generator)
         found = self._search(
             observation,
             None if mask is None else mask.cpu().numpy(),
@@ -128,10 +129,7 @@ class MuZero:
             exploration=0.0,
             generator=np.random.default_rng(0),  # nothing is drawn
         )
-        if generator is None:
-            return torch.as_tensor(found.action, device=self.device)
-        weights = torch.as_tensor(found.weights, device=self.device)
-        return torch.multinomial(weights, 1, generator=generator).squeeze(1)
+        return actions_by_search(found, self.device, generator)
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the actions counted from the space's start."""

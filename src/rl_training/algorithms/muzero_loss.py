@@ -42,10 +42,10 @@ def muzero_loss(network: PlanningNetwork, batch: UnrollBatch, params: MuZeroPara
     value = scalar_loss(predicted.value, batch.value) * batch.value_mask
     reward = scalar_loss(network.rewards(unrolled[1:]), batch.reward) * batch.reward_mask
     metrics = {
-        "loss_policy": _mean(policy, batch.policy_mask),
-        "loss_value": _mean(value, batch.value_mask),
-        "loss_reward": _mean(reward, batch.reward_mask),
-        "clipped_targets": _clipped_share(batch, params.support_size),
+        "loss_policy": known_mean(policy, batch.policy_mask),
+        "loss_value": known_mean(value, batch.value_mask),
+        "loss_reward": known_mean(reward, batch.reward_mask),
+        "clipped_targets": clipped_share(batch, params.support_size),
     }
     heads = policy + params.value_coef * value  # [K + 1, B]
     loss = heads[0] + (heads[1:] + params.reward_coef * reward).sum(0) / steps
@@ -55,11 +55,11 @@ def muzero_loss(network: PlanningNetwork, batch: UnrollBatch, params: MuZeroPara
             encoded = network.represent(batch.successor).view_as(unrolled[1:])
         apart = -network.similarity(unrolled[1:], encoded) * batch.successor_mask
         loss = loss + params.consistency_coef * apart.sum(0) / steps
-        metrics["loss_consistency"] = _mean(apart, batch.successor_mask)
+        metrics["loss_consistency"] = known_mean(apart, batch.successor_mask)
     return (loss if batch.weight is None else loss * batch.weight).mean(), metrics
 
 
-def _clipped_share(batch: UnrollBatch, size: int) -> Tensor:
+def clipped_share(batch: UnrollBatch, size: int) -> Tensor:
     """Return which share of the known values and rewards lies beyond the support."""
     beyond = (clipped(batch.value, size) * batch.value_mask).sum() + (
         clipped(batch.reward, size) * batch.reward_mask
@@ -71,6 +71,6 @@ def _halve_gradient(latent: Tensor) -> Tensor:
     return torch.lerp(latent.detach(), latent, 0.5)
 
 
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
+def known_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of what is known."""
     return values.detach().sum() / mask.sum().clamp(min=1)

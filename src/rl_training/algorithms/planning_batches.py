@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from rl_training.algorithms.muzero_loss import UnrollBatch
-from rl_training.algorithms.muzero_params import MuZeroParams
+from rl_training.algorithms.planning_params import PlanningParams
 from rl_training.algorithms.planning_targets import partial_returns, steps_by_age, unroll_targets
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.data.trajectory_replay import TrajectoryReplay, Window
 from rl_training.models.augmentation import shift_observation
-from rl_training.models.planning_network import PlanningNetwork
+from rl_training.models.encoders import DictEncoder, ImageEncoder, VectorEncoder
 from rl_training.search.mlp import MLPModel
 from rl_training.search.model import SearchModel
 from rl_training.search.search import TreeSearch
@@ -28,12 +29,23 @@ class Draws:
     augmentation: torch.Generator
 
 
+class Bootstrap(Protocol):
+    """What batches need of a network."""
+
+    @property
+    def encoder(self) -> VectorEncoder | ImageEncoder | DictEncoder:
+        """What reads observations."""
+
+    def values(self, observation: Observation) -> torch.Tensor:
+        """Return the values [B] of observations."""
+
+
 @dataclass(frozen=True)
 class BatchMaker:
     """Makes targets with the target network, which moves more slowly than the one that learns."""
 
-    params: MuZeroParams
-    network: PlanningNetwork
+    params: PlanningParams
+    network: Bootstrap
     model: SearchModel | MLPModel
     search: TreeSearch
     actions: int
@@ -63,8 +75,9 @@ class BatchMaker:
         if needed.any():
             values[needed] += returns.factor[needed] * self._values(replay.reached(returns.last[needed]))
         window = self._reanalyze(replay, window, draws, num_simulations=num_simulations, exploration=exploration)
-        horizon = params.value_prefix_horizon if params.value_prefix else None
-        targets = unroll_targets(window, values, prefix_horizon=horizon)
+        targets = unroll_targets(
+            window, values, prefix_horizon=params.prefix_horizon, absorbing_ends=params.absorbing_ends
+        )
         # Past the end any action will do; random ones teach that none of them matters.
         past = draws.replay.integers(0, self.actions, size=(steps, len(rows)))
         return UnrollBatch(
@@ -114,13 +127,13 @@ class BatchMaker:
         return window._replace(policy=policy)
 
     def _successors(self, replay: TrajectoryReplay, window: Window, draws: Draws) -> Observation | None:
-        """Return the observations [K * B, ...] after each step, where consistency is learned."""
-        if self.params.consistency_coef == 0:
+        """Return the observations [K * B, ...] after each step, where they are learned from."""
+        if not self.params.with_successors:
             return None
-        # Where a step is not real its row may be one that was never written: the first one's stands in for it.
-        steps = self.params.unroll_steps
-        rows = np.where(window.real[:steps], window.rows[:steps], window.rows[:1])
-        return self._augmented(replay.reached(rows.ravel()), draws)
+        # After an episode's last step its last observation stands, also where nothing is learned of it.
+        real = window.real[: self.params.unroll_steps]
+        latest = np.maximum.accumulate(np.where(real, np.arange(len(real))[:, None], 0))
+        return self._augmented(replay.reached(np.take_along_axis(window.rows, latest, 0).ravel()), draws)
 
     def _augmented(self, observation: NumpyObservation, draws: Draws) -> Observation:
         tensors = to_tensor(observation, self.device)

@@ -72,11 +72,16 @@ class Targets(NamedTuple):
     reward_mask: np.ndarray  # [K, B]
     policy: np.ndarray  # [K + 1, B, A]
     policy_mask: np.ndarray  # [K + 1, B]
-    successor_mask: np.ndarray  # [K, B] whether state k + 1 was observed
+    successor_mask: np.ndarray  # [K, B] whether state k + 1 was observed, or is the end once more
 
 
-def unroll_targets(window: Window, values: np.ndarray, *, prefix_horizon: int | None = None) -> Targets:
-    """Return the targets, given the values [K + 1, B] of the states; `prefix_horizon` sums rewards between resets."""
+def unroll_targets(
+    window: Window, values: np.ndarray, *, prefix_horizon: int | None = None, absorbing_ends: bool = False
+) -> Targets:
+    """Return the targets, given the values [K + 1, B] of the states.
+
+    `prefix_horizon` sums rewards between resets. With `absorbing_ends` a terminated episode stays in its last state.
+    """
     steps = len(values) - 1
     real, over = window.real[: steps + 1], window.over[: steps + 1]
     rewards = np.where(real[:-1], window.reward[:steps], 0.0).astype(np.float32)
@@ -91,5 +96,5 @@ def unroll_targets(window: Window, values: np.ndarray, *, prefix_horizon: int | 
         reward_mask=known[:-1],
         policy=window.policy[: steps + 1],
         policy_mask=real.astype(np.float32),
-        successor_mask=real[:-1].astype(np.float32),
+        successor_mask=known[:-1] if absorbing_ends else real[:-1].astype(np.float32),
     )

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.muzero_loss import UnrollBatch
+from rl_training.algorithms.muzero_loss import UnrollBatch, clipped_share, known_mean
 from rl_training.data.observations import Observation, map_observation
 from rl_training.models.experts import Routing, expert_usage, load_balance
-from rl_training.models.scalar_support import clipped_share, scalar_loss
+from rl_training.models.scalar_support import scalar_loss
 from rl_training.models.scalezero_network import ScaleZeroNetwork, TaskWindow, Unrolled
 
 
@@ -48,7 +48,7 @@ def scalezero_loss(
     losses, metrics = [], {}
     for (task, batch), goal, unrolled in zip(batches.items(), goals, read, strict=True):
         loss, parts = _task_loss(unrolled, goal, batch, weights)
-        parts["clipped_targets"] = clipped_share(batch.value, network.support_size)
+        parts["clipped_targets"] = clipped_share(batch, network.support_size)
         losses.append(loss)
         metrics.update({f"{part}/{network.specs[task].name}": number for part, number in parts.items()})
     loss = torch.stack(losses).mean()
@@ -84,11 +84,11 @@ def _task_loss(
     reward = scalar_loss(unrolled.step.reward, batch.reward) * batch.reward_mask  # [K, B]
     latent = (unrolled.step.latent - goal).square().mean(-1) * batch.successor_mask
     metrics = {
-        "loss_policy": _mean(policy, batch.policy_mask),
-        "loss_value": _mean(value, batch.value_mask),
-        "loss_reward": _mean(reward, batch.reward_mask),
-        "loss_latent": _mean(latent, batch.successor_mask),
-        "policy_entropy": _mean(entropy, batch.policy_mask),
+        "loss_policy": known_mean(policy, batch.policy_mask),
+        "loss_value": known_mean(value, batch.value_mask),
+        "loss_reward": known_mean(reward, batch.reward_mask),
+        "loss_latent": known_mean(latent, batch.successor_mask),
+        "policy_entropy": known_mean(entropy, batch.policy_mask),
     }
     states = weights.policy * policy + weights.value * value - weights.entropy * entropy
     steps = weights.latent * latent + weights.reward * reward
@@ -105,8 +105,3 @@ def _known_tokens(batch: UnrollBatch) -> Tensor:
     """Return which tokens [2K + 1, B] stand for something that happened; the others should not count as use."""
     pairs = torch.stack((batch.value_mask[:-1], batch.reward_mask), 1).flatten(0, 1)
     return torch.cat((pairs, batch.value_mask[-1:]))
-
-
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of what is known."""
-    return values.detach().sum() / mask.sum().clamp(min=1)

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from rl_training.data.observations import Observation
+from rl_training.models.encoders import DictEncoder, ImageEncoder, VectorEncoder
 from rl_training.models.planning_network import Prediction
 from rl_training.models.scalar_support import expected_scalar
 from rl_training.models.scalezero_network import ScaleZeroNetwork
 from rl_training.search.model import ModelOutput
+from rl_training.search.search import SearchResult
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """One task of the network, in the form that makes batches."""
+
+    network: ScaleZeroNetwork
+    task: int
+
+    @property
+    def encoder(self) -> VectorEncoder | ImageEncoder | DictEncoder:
+        """What reads the task's observations."""
+        return self.network.parts(self.task).encoder
+
+    def values(self, observation: Observation) -> Tensor:
+        """Return the values [B] of observations."""
+        return self.network.values(self.task, observation)
 
 
 class ScaleZeroModel:
@@ -29,9 +50,10 @@ class ScaleZeroModel:
         self.actions = max(network.specs[task].actions for task in tasks)
         self._rows: list[int] = []  # of each task in the search that `initial` began
 
-    def initial(self, observation: Sequence[Observation]) -> ModelOutput:
-        """Encode the roots' observations, one batch for each of the tasks."""
-        latents = [self.network.encode(task, part) for task, part in zip(self.tasks, observation, strict=True)]
+    def initial(self, observation: Observation | Sequence[Observation]) -> ModelOutput:
+        """Encode the roots' observations, one batch for each of the tasks; a single task's may come bare."""
+        batches = observation if isinstance(observation, (list, tuple)) else [observation]
+        latents = [self.network.encode(task, part) for task, part in zip(self.tasks, batches, strict=True)]
         self._rows = [len(latent) for latent in latents]
         latent = torch.cat(latents)
         cache = self.network.transformer.empty_cache(len(latent))
@@ -47,6 +69,16 @@ class ScaleZeroModel:
         steps = [network.parts(task).imagine(part) for task, part in by_task]
         latent, reward = (torch.cat(parts) for parts in zip(*steps, strict=True))
         return self._arrive(cache, latent, expected_scalar(reward))
+
+    def split(self, found: SearchResult) -> list[SearchResult]:
+        """Return the findings of each task, without the actions that it lacks."""
+        ends = np.cumsum(self._rows)
+        by_task = [np.split(column, ends[:-1]) for column in found]
+        counts = [self.network.specs[task].actions for task in self.tasks]
+        return [
+            SearchResult(*(part[:, :count] if part.ndim == 2 else part for part in parts))
+            for *parts, count in zip(*by_task, counts, strict=True)
+        ]
 
     def _arrive(self, cache: Tensor, latent: Tensor, reward: Tensor) -> ModelOutput:
         """Say what is to be said of states [B, width] after what their caches hold."""

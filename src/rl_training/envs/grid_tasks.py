@@ -33,11 +33,13 @@ class KeyDoor(gym.Env[np.ndarray, Any]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 - Gymnasium's own way
 
-    def __init__(self, size: int = 5, render_mode: str | None = None) -> None:
+    def __init__(self, size: int = 5, corners: bool = False, render_mode: str | None = None) -> None:
+        """Key and door stand on random cells, or with `corners` always in the first and the last one."""
         if type(size) is not int or size < SMALLEST_IMAGE:
             raise ConfigError(f"env_kwargs.size: must be an integer >= {SMALLEST_IMAGE}, got {size!r}")
         self.render_mode = render_mode
         self.size = size
+        self.corners = corners
         self.observation_space = spaces.Box(0, 1, (size, size, 3), np.bool_)
         self.action_space = spaces.Discrete(len(_MOVES))
         self.agent: Cell = (0, 0)
@@ -50,7 +52,11 @@ class KeyDoor(gym.Env[np.ndarray, Any]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Put agent, key and door on three different cells."""
         super().reset(seed=seed)
-        drawn = self.np_random.choice(self.size**2, 3, replace=False).tolist()
+        cells = self.size**2
+        if self.corners:
+            drawn = [int(self.np_random.integers(1, cells - 1)), 0, cells - 1]
+        else:
+            drawn = self.np_random.choice(cells, 3, replace=False).tolist()
         self.agent, self.key, self.door = (divmod(index, self.size) for index in drawn)
         return self._observe(), {}
 

@@ -14,8 +14,9 @@ from annotated_types import DocInfo, Ge, MinLen, Predicate
 from rl_training.errors import ConfigError
 from rl_training.experiment.config_blocks import BenchmarkParams, EarlyStoppingParams, TrackingParams
 from rl_training.experiment.env_params import check_env_kwargs
-from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec, unknown_algorithm
+from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
 from rl_training.experiment.schedules import Schedule, as_schedule
+from rl_training.experiment.tasks import TASKS, check_suite, tasks_of
 from rl_training.experiment.validation import (
     Problem,
     Source,
@@ -46,7 +47,7 @@ class TrainConfig:
     """Name of the algorithm; `axiomrl algos` lists them."""
 
     env_id: NonEmptyText
-    """Gymnasium id of the environment; `module:EnvId` imports the module that registers it."""
+    """Gymnasium id of the environment; `module:EnvId` imports its module. It names the suite of `env_kwargs.tasks`."""
 
     seed: Annotated[int, Ge(0)]
     """Root of every random stream of the run."""
@@ -131,6 +132,8 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
     checks = (_check_algorithm, _check_environment, _check_tracking, _check_benchmark, _check_early_stopping)
     for check in checks:
         problems += check(values)
+    if not problems:
+        problems += _check_tasks(values)
     raise_problems(problems, source)
     return TrainConfig(**values)
 
@@ -200,8 +203,28 @@ def _inconsistent_pairs(params: Any, values: dict[str, Any]) -> list[Problem]:
 
 
 def _check_environment(values: dict[str, Any]) -> list[Problem]:
-    values["env_kwargs"], problems = check_env_kwargs(values.get("env_kwargs", {}))
+    env_kwargs = values.get("env_kwargs", {})
+    if TASKS not in env_kwargs:
+        values["env_kwargs"], problems = check_env_kwargs(env_kwargs)
+        return problems
+    values["env_kwargs"], problems = check_suite(env_kwargs)
+    if values.get("algo") in ALGORITHMS and not get_algorithm_spec(values["algo"]).many_tasks:
+        several = ", ".join(spec.name for spec in list_algorithm_specs() if spec.many_tasks)
+        text = f"{values['algo']} learns one task; name it by env_id, or choose an algorithm for several ({several})"
+        problems.append(Problem(("env_kwargs", TASKS), text))
     return problems
+
+
+def _check_tasks(values: dict[str, Any]) -> list[Problem]:
+    """Return what an algorithm for many tasks finds wrong with these and with how they are evaluated."""
+    record = get_algorithm_spec(values["algo"]).load_params() if values.get("algo") in ALGORITHMS else None
+    if not hasattr(record, "task_problems"):
+        return []
+    config = TrainConfig(**values)
+    return [
+        Problem(tuple(key.split(".")), text)
+        for key, text in algorithm_params(config).task_problems(tasks_of(config), config)
+    ]
 
 
 def _check_tracking(values: dict[str, Any]) -> list[Problem]:

@@ -23,6 +23,7 @@ from rl_training.experiment.config_blocks import (
 from rl_training.experiment.env_params import EnvParams
 from rl_training.experiment.registry import list_algorithm_specs
 from rl_training.experiment.schedules import Schedule
+from rl_training.experiment.tasks import TaskKeys
 from rl_training.experiment.type_words import describe
 from rl_training.experiment.validation import field_default, field_types, is_required, plain
 
@@ -70,6 +71,8 @@ def render_config_schema() -> str:
         _table(TrainConfig),
         _ENV_KWARGS,
         _table(EnvParams, leave_out=("make_kwargs",)),
+        _TASKS,
+        _table(TaskKeys),
         _SCHEDULES,
         _table(Schedule),
         _BLOCKS,
@@ -114,6 +117,21 @@ _ENV_KWARGS = """\
 The keys below wrap the environment; every other key is an argument of `gymnasium.make`. The optional blocks
 `training:` and `evaluation:` override the shared keys for that mode. Evaluation always sees real rewards
 and real episodes: `normalize_reward`, `reward_sign` and `episodic_life` never apply to it."""
+
+_TASKS = """\
+### `env_kwargs.tasks`
+
+A list of tasks for an algorithm that learns several at once; `env_id` then names the suite. Each task has the keys
+below besides those of its environment, and wrapper keys beside the list hold for all of them:
+
+```yaml
+env_id: my-suite
+env_kwargs:
+  max_episode_steps: 500
+  tasks:
+    - {env_id: CartPole-v1, target_return: 450, random_return: 22.2}
+    - {env_id: Acrobot-v1, target_return: -120, random_return: -499.1}
+```"""
 
 _SCHEDULES = """\
 ## Schedules

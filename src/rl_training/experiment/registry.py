@@ -40,6 +40,9 @@ class AlgorithmSpec:
     summary: str
     """One line for `axiomrl algos`."""
 
+    many_tasks: bool = False
+    """Whether it learns a suite of tasks (`env_kwargs.tasks`); its spaces are then Dicts with one entry per task."""
+
     def load_train(self) -> Callable[..., Any]:
         """Import and return the train function."""
         return _load(self.train)
@@ -64,6 +67,7 @@ def _family(
     members: dict[str, tuple[str, str]],
     *,
     params_module: str | None = None,
+    many_tasks: bool = False,
 ) -> list[AlgorithmSpec]:
     """Return the algorithms of one class, which are sets of its parameters: name -> (dataclass, summary)."""
     module = params_module or algorithm.partition(":")[0]
@@ -77,6 +81,7 @@ def _family(
             action_spaces=actions,
             tier="stable" if name in _STABLE else "experimental",
             summary=summary,
+            many_tasks=many_tasks,
         )
         for name, (params, summary) in members.items()
     ]
@@ -108,6 +113,7 @@ _PLANNING = {
     "gumbel_muzero": ("GumbelMuZeroParams", "MuZero whose search halves the candidates; needs few simulations."),
     "efficientzero": ("EfficientZeroParams", "MuZero with a value prefix, consistency and off-policy correction."),
 }
+_MANY_TASKS = {"scalezero": ("ScaleZeroParams", "One planning model for many tasks: experts, staged adapters.")}
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
@@ -118,6 +124,14 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
         *_family("discrete_sac:DiscreteSAC", "sac", ("Discrete",), _SOFT_DISCRETE),
         *_family("td3:TD3", "td3", ("Box",), _DETERMINISTIC),
         *_family("muzero:MuZero", "muzero", ("Discrete",), _PLANNING, params_module="muzero_params"),
+        *_family(
+            "scalezero:ScaleZero",
+            "scalezero",
+            ("Discrete",),
+            _MANY_TASKS,
+            params_module="scalezero_params",
+            many_tasks=True,
+        ),
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -38,8 +39,11 @@ class FlatOptimizer:
         owners = list(parameters)
         self.values = flatten_parameters(owners)
         self.gradient = torch.zeros_like(self.values)
-        for owner, part in zip(owners, self.gradient.split([owner.numel() for owner in owners]), strict=True):
+        sizes = [owner.numel() for owner in owners]
+        for owner, part in zip(owners, self.gradient.split(sizes), strict=True):
             owner.grad = part.view_as(owner)
+        ends = list(itertools.accumulate(sizes))
+        self._places = {owner: slice(end - size, end) for owner, size, end in zip(owners, sizes, ends, strict=True)}
         moments = {"adam": ("exp_avg", "exp_avg_sq"), "rmsprop": ("square_avg",)}[rule]
         self.state = {name: torch.zeros_like(self.values) for name in moments}
         # The fused kernel keeps its count beside the parameters, the plain one on the host.
@@ -97,10 +101,16 @@ class FlatOptimizer:
                 centered=False,
             )
 
-    def restart(self) -> None:
-        """Forget all steps: a parameter that gets no gradient from now on stays where it is."""
-        for tensor in self.state.values():
-            tensor.zero_()
+    def restart(self, parameters: Iterable[nn.Parameter] | None = None) -> None:
+        """Forget all steps, or those of some parameters: one that gets no gradient from now on stays where it is."""
+        if parameters is None:
+            for tensor in self.state.values():
+                tensor.zero_()
+            return
+        for place in [self._places[parameter] for parameter in parameters]:
+            for tensor in self.state.values():
+                if tensor.dim():  # the count of steps is everybody's
+                    tensor[place] = 0
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the running statistics; rates and epsilons come from the configuration."""

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rl_training.data.observations import Observation
-from rl_training.errors import ConfigError
 from rl_training.models.adapters import freeze_for_stage
 from rl_training.models.encoders import make_encoder
 from rl_training.models.experts import Routing
@@ -127,13 +126,6 @@ class ScaleZeroNetwork(nn.Module):
     ) -> None:
         """`hidden_size` is that of encoders and heads; `experts` of 1 makes the dense twin of equal active size."""
         super().__init__()
-        if width % SIMPLEX_SIZE or width % heads:
-            raise ConfigError(
-                f"algo_kwargs.width: {width} is not a multiple of {SIMPLEX_SIZE}, the size of the latent's groups, and "
-                f"of heads, {heads}; choose one that is"
-            )
-        if 1 < experts < top_k:
-            raise ConfigError(f"algo_kwargs.top_k: {top_k} of {experts} experts can not be chosen; lower top_k")
         self.specs = tuple(tasks)
         self.width = width
         self.support_size = support_size
@@ -184,8 +176,12 @@ class ScaleZeroNetwork(nn.Module):
         actions = self.parts(window.task).embed(window.action)
         return torch.cat((torch.stack((window.latent[:-1], actions), 1).flatten(0, 1), window.latent[-1:]))
 
-    def values(self, task: int, observation: Observation) -> Tensor:
-        """Return the values [B] of observations, without what came before them."""
+    def predict(self, task: int, observation: Observation) -> Prediction:
+        """Return policy and value of observations [B], without what came before them."""
         latent = self.encode(task, observation)
         outputs, _ = self.transformer(latent.unsqueeze(1))
-        return expected_scalar(self.parts(task).predict(outputs.squeeze(1)).value)
+        return self.parts(task).predict(outputs.squeeze(1))
+
+    def values(self, task: int, observation: Observation) -> Tensor:
+        """Return the values [B] of observations, without what came before them."""
+        return expected_scalar(self.predict(task, observation).value)

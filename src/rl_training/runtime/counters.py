@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_training.runtime.metrics import EpisodeStatistics, RunningMeans
@@ -30,6 +30,7 @@ class RunCounters:
         self.stop_reason: str | None = None
         self.metrics = RunningMeans()
         self.episodes = EpisodeStatistics()
+        self.task_episodes: dict[str, EpisodeStatistics] = {}  # of the tasks of a suite
         self._times = {"time_collect": 0.0, "time_update": 0.0, "time_eval": 0.0}
         self._resolved: dict[str, float] = {}  # scheduled scalars at the latest step
         self._latest: dict[str, Any] = {}  # the latest value of every metric
@@ -41,7 +42,13 @@ class RunCounters:
     def counters(self) -> dict[str, Any]:
         """Return everything as plain values and tensors."""
         plain = {name.removeprefix("_"): getattr(self, name) for name in _PLAIN}
-        return {**plain, "metrics": self.metrics.state_dict(), "episodes": self.episodes.state_dict()}
+        by_task = {task: episodes.state_dict() for task, episodes in self.task_episodes.items()}
+        return {
+            **plain,
+            "metrics": self.metrics.state_dict(),
+            "episodes": self.episodes.state_dict(),
+            **({"task_episodes": by_task} if by_task else {}),
+        }
 
     def load_counters(self, state: Mapping[str, Any]) -> None:
         """Put everything back."""
@@ -49,3 +56,19 @@ class RunCounters:
             setattr(self, name, state[name.removeprefix("_")])
         self.metrics.load_state_dict(state["metrics"])
         self.episodes.load_state_dict(state["episodes"])
+        for task, episodes in state.get("task_episodes", {}).items():
+            self.task_episodes[task] = EpisodeStatistics()
+            self.task_episodes[task].load_state_dict(episodes)
+
+    def add_episodes(self, episodes: Sequence[tuple[float, int]], task: str | None) -> None:
+        """Add finished training episodes as (return, length)."""
+        self.episodes.add(episodes)
+        if task is not None:
+            self.task_episodes.setdefault(task, EpisodeStatistics()).add(episodes)
+
+    def episode_metrics(self) -> dict[str, float]:
+        """Return what the latest training episodes say, over all and of each task of a suite."""
+        metrics = self.episodes.metrics()
+        for task, episodes in self.task_episodes.items():
+            metrics.update({f"{name}/{task}": value for name, value in episodes.metrics().items()})
+        return metrics

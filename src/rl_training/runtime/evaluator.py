@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,13 +16,14 @@ from rl_training.data.observations import map_observation
 from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
 from rl_training.errors import NonFiniteError
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.tasks import Task
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.streams import derive_seeds
 
 logger = logging.getLogger("rl_training")
 
 MAX_PARALLEL_EPISODES = 16
+PER_TASK = ("eval_return_mean", "eval_return_std", "eval_length_mean")  # what is told of each task of a suite
 STEP_CAP = 100_000  # ends an episode that would never end by itself
 
 
@@ -38,10 +40,13 @@ class EpisodeResult:
     seed: int
     capped: bool = False
     """Cut off by the step cap rather than by the environment."""
+    task: str | None = None
+    """The task's name in a suite."""
 
     def as_row(self) -> dict[str, Any]:
         """Return the episode as `evaluations.jsonl` holds it."""
         return {
+            **({} if self.task is None else {"task": self.task}),
             "return": self.episode_return,
             "length": self.length,
             "seed": self.seed,
@@ -54,9 +59,21 @@ def evaluation_seeds(seed: int, step: int, count: int) -> list[int]:
     return derive_seeds(seed, "evaluation", step, count=count)
 
 
+class Playground(Protocol):
+    """What names an environment: a task, or the configuration of a run with a single one."""
+
+    @property
+    def env_id(self) -> str:
+        """The environment."""
+
+    @property
+    def env_kwargs(self) -> Mapping[str, Any]:
+        """Its arguments and wrappers."""
+
+
 def evaluate_policy(
     policy: Policy,
-    config: TrainConfig,
+    task: Playground,
     seeds: Sequence[int],
     *,
     generator: torch.Generator | None = None,
@@ -70,7 +87,7 @@ def evaluate_policy(
     if not seeds:
         return []
     count = min(len(seeds), MAX_PARALLEL_EPISODES)
-    slots = make_slots(config.env_id, config.env_kwargs, mode="evaluation", count=count)
+    slots = make_slots(task.env_id, task.env_kwargs, mode="evaluation", count=count)
     try:
         episodes = play_episodes(policy, slots, seeds, generator=generator, step_cap=step_cap, interrupted=interrupted)
     finally:
@@ -170,3 +187,42 @@ def summarize(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
         "eval_length_mean": float(np.mean([episode.length for episode in episodes])),
         "eval_episodes": len(episodes),
     }
+
+
+def evaluate_tasks(
+    policies: Mapping[Task, Policy],
+    seeds: Sequence[int],
+    *,
+    suite: bool,
+    generator: torch.Generator | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> tuple[list[EpisodeResult], dict[str, float]]:
+    """Play the seeds' episodes of every task and return them with their metrics, told apart by task in a suite."""
+    by_task = {
+        task: evaluate_policy(policy, task, seeds, generator=generator, interrupted=interrupted)
+        for task, policy in policies.items()
+    }
+    if not suite:
+        (episodes,) = by_task.values()
+        return episodes, summarize(episodes)
+    named = [dataclasses.replace(episode, task=task.name) for task, played in by_task.items() for episode in played]
+    return named, {**summarize(named), **_task_metrics(by_task)}
+
+
+def _task_metrics(by_task: Mapping[Task, Sequence[EpisodeResult]]) -> dict[str, float]:
+    """Return the metrics of each task, and the tasks' normalised scores where all of them have one."""
+    metrics: dict[str, float] = {}
+    scores = []
+    for task, episodes in by_task.items():
+        own = summarize(episodes)
+        metrics.update({f"{key}/{task.name}": own[key] for key in PER_TASK})
+        scores.append(task.normalized(own["eval_return_mean"]))
+    known = [score for score in scores if score is not None]
+    if len(known) == len(scores):
+        metrics.update(eval_normalized_mean=float(np.mean(known)), eval_normalized_median=float(np.median(known)))
+    return metrics
+
+
+def best_metric(metrics: Mapping[str, Any]) -> str:
+    """Return which metric of an evaluation says how good the policy is: tasks count alike where they are comparable."""
+    return "eval_normalized_mean" if "eval_normalized_mean" in metrics else "eval_return_mean"

@@ -24,7 +24,7 @@ from rl_training.experiment.env_params import env_params
 from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
-from rl_training.runtime.replay_limits import fitting_replay
+from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
 
 
@@ -54,17 +54,21 @@ def train_off_policy(
     """
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         env = session.setup.make_env(gamma=session.params.gamma)
-        algorithm = session.setup.make_algorithm(env, session.streams.initial())
+        algorithm = session.setup.make_algorithm(session.streams.initial())
         collector = ReplayCollector(
             env,
             algorithm,
-            lambda action, mask: fitting_replay(session, env, action, mask, make_replay),
+            lambda action, mask: fitting_replay(
+                session,
+                ReplayDemand.of(session.config, session.params, env, action, mask),
+                lambda: make_replay(session, env, action),
+            ),
             seed=session.config.seed,
             device=session.device,
             generator=session.streams["policy"],
             on_ends=lambda ended: on_ends(algorithm, ended),
         )
-        session.start(algorithm, collector, collector.replay)
+        session.start(algorithm, collector, [collector.replay])
         while not session.done:
             _train_step(session, algorithm, collector, on_marks)
         return session.result()

@@ -7,6 +7,7 @@ environments take them together.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,9 +15,12 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.muzero import MuZero, exploration
-from rl_training.algorithms.planning_batches import Draws
+from rl_training.algorithms.muzero_loss import UnrollBatch
+from rl_training.algorithms.planning_batches import BatchMaker, Draws
+from rl_training.algorithms.planning_params import PlanningParams
 from rl_training.algorithms.planning_targets import search_errors
 from rl_training.data.trajectory_replay import TrajectoryReplay
+from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
@@ -24,9 +28,11 @@ from rl_training.experiment.env_params import env_params
 from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import make_sampler
-from rl_training.runtime.planning_collector import PlanningCollector
-from rl_training.runtime.replay_limits import fitting_replay
+from rl_training.runtime.planning_collector import PlanningCollector, TaskActor
+from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
+from rl_training.runtime.task_setup import TaskSetup
+from rl_training.search.search import SearchResult
 
 CLIPPED_SHARE = 0.01  # of the targets beyond the support that is worth a warning
 LOOK_INTERVAL = 5  # updates between looks at it: each waits for the device
@@ -35,26 +41,35 @@ LOOK_INTERVAL = 5  # updates between looks at it: each waits for the device
 def train_planning(
     config: TrainConfig, *, callbacks: Sequence[Callback] = (), checkpoint: ResumePoint | None = None
 ) -> TrainResult:
-    """Train a planning algorithm as configured, or go on from a checkpoint."""
+    """Train a planning algorithm for one task as configured, or go on from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
-        env = session.setup.make_env(gamma=session.params.gamma)
-        algorithm = session.setup.make_algorithm(env, session.streams.initial())
-        collector = PlanningCollector(
-            env,
-            algorithm,
-            lambda action, mask: fitting_replay(session, env, action, mask, make_trajectory_replay),
-            seed=session.config.seed,
-            device=session.device,
-            generator=session.streams.numpy("search"),
-        )
-        session.start(algorithm, collector, collector.replay)
-        loop = PlanningLoop(session, algorithm, collector)
+        (task,) = session.setup.tasks
+        task.make_env(gamma=session.params.gamma)
+        algorithm = session.setup.make_algorithm(session.streams.initial())
+        collector = make_planning_collector(session, task, algorithm)
+        session.start(algorithm, collector, [collector.replay])
+        loop = SingleTaskLoop(session, algorithm, collector)
         while not session.done:
             loop.step()
         return session.result()
 
 
-def make_trajectory_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) -> TrajectoryReplay:
+def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: TaskActor) -> PlanningCollector:
+    """Return the collector of one task, whose environments are made, with a replay that memory and disk can hold."""
+    env = task.env
+    assert env is not None
+    stack = env_params(task.task.env_kwargs, "training").frame_stack
+
+    def make_replay(action: np.ndarray, mask: np.ndarray | None) -> TrajectoryReplay:
+        demand = ReplayDemand.of(session.config, session.params, env, action, mask, stack=stack)
+        return fitting_replay(session, demand, lambda: make_trajectory_replay(session, env, action, stack))
+
+    return PlanningCollector(env, actor, make_replay, seed=session.config.seed, device=session.device)
+
+
+def make_trajectory_replay(
+    session: TrainingSession, env: VectorEnv, action: np.ndarray, stack: int
+) -> TrajectoryReplay:
     """Return the replay that the parameters ask for."""
     params = session.params
     return TrajectoryReplay(
@@ -64,18 +79,17 @@ def make_trajectory_replay(session: TrainingSession, env: VectorEnv, action: np.
         actions=int(env.action_space.n),  # type: ignore[attr-defined]
         capacity=params.buffer_size,
         num_envs=env.num_envs,
-        stack=env_params(session.config, "training").frame_stack,
+        stack=stack,
         directory=session.config.output_dir if params.memory_map else None,
     )
 
 
-class PlanningLoop:
+class PlanningLoop(ABC):
     """Steps and learns until the session is done."""
 
-    def __init__(self, session: TrainingSession, algorithm: MuZero, collector: PlanningCollector) -> None:
+    def __init__(self, session: TrainingSession, params: PlanningParams) -> None:
         self.session = session
-        self.algorithm = algorithm
-        self.collector = collector
+        self.params = params
         self.draws = Draws(
             replay=session.streams.numpy("replay"),
             search=session.streams.numpy("search"),
@@ -83,27 +97,49 @@ class PlanningLoop:
         )
         self._warned = False
 
+    @abstractmethod
+    def collect(self, controls: Mapping[str, float]) -> int:
+        """Search, take one step in every environment and return how many there were."""
+
+    @abstractmethod
+    def update(self, controls: Mapping[str, float]) -> dict[str, Tensor]:
+        """Make one gradient step and return its metrics."""
+
     def step(self) -> None:
         """Take one step in every environment and make the gradient steps that are due."""
-        session, params = self.session, self.algorithm.params
+        session = self.session
         controls = session.controls()
         before = session.step
         with session.timed("collect"):
-            session.count_episodes(self.collector.step(controls))
-            self._prioritize()
+            steps = self.collect(controls)
         # Steps beyond the horizon, where it is no multiple of num_envs, call for no updates.
-        after = min(before + self.collector.env.num_envs, session.config.total_timesteps)
-        updates = updates_between(before, after, params.replay_ratio, beyond=params.learning_starts)
+        after = min(before + steps, session.config.total_timesteps)
+        updates = updates_between(before, after, self.params.replay_ratio, beyond=self.params.learning_starts)
         metrics: dict[str, Tensor] = {}
         with session.timed("update"):
             if updates:
                 session.collected()
                 metrics = self._learn(controls, updates)
-        session.advance(self.collector.env.num_envs, metrics, updates=updates, check_finite=False)
+        session.advance(steps, metrics, updates=updates, check_finite=False)
 
-    def _prioritize(self) -> None:
+    def _learn(self, controls: Mapping[str, float], updates: int) -> dict[str, Tensor]:
+        reports = [self.update(controls) for _ in range(updates)]
+        metrics = {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
+        done = self.session.update_count
+        if not self._warned and marks_between(done, done + updates, LOOK_INTERVAL):
+            clipped = [share for name, share in metrics.items() if name.startswith("clipped_targets")]
+            self._warn_of_clipping(float(torch.stack(clipped).max()))
+        return metrics
+
+    def take(self, collector: PlanningCollector, found: SearchResult) -> StepBatch:
+        """Take the step that a search found in one task's environments."""
+        step = collector.follow(found)
+        self._prioritize(collector.replay)
+        return step
+
+    def _prioritize(self, replay: TrajectoryReplay) -> None:
         """Set the priorities of the steps taken `n_step` steps ago, whose returns are known by now."""
-        replay, params = self.collector.replay, self.algorithm.params
+        params = self.params
         first = replay.count - (params.n_step + 1) * replay.num_envs
         if not params.by_priority or first < replay.oldest:
             return
@@ -111,27 +147,20 @@ class PlanningLoop:
         window = replay.windows(rows, params.n_step + 1)
         replay.sampler.update(rows, search_errors(window, params.n_step, params.discount))
 
-    def _learn(self, controls: Mapping[str, float], updates: int) -> dict[str, Tensor]:
-        reports = []
-        replay = self.collector.replay
-        for _ in range(updates):
-            rows, weight = replay.draw(
-                self.algorithm.params.batch_size, controls.get("per_beta", 0.0), self.draws.replay
-            )
-            batch = self.algorithm.batches.make(
-                replay,
-                rows,
-                weight,
-                num_simulations=int(controls["num_simulations"]),
-                exploration=exploration(controls),
-                total_timesteps=self.session.config.total_timesteps,
-                draws=self.draws,
-            )
-            reports.append(self.algorithm.update(batch, controls))
-        metrics = {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
-        if not self._warned and marks_between(self.algorithm.updates - updates, self.algorithm.updates, LOOK_INTERVAL):
-            self._warn_of_clipping(float(metrics["clipped_targets"]))
-        return metrics
+    def draw_batch(
+        self, replay: TrajectoryReplay, batches: BatchMaker, size: int, controls: Mapping[str, float]
+    ) -> UnrollBatch:
+        """Return windows of one task to learn from."""
+        rows, weight = replay.draw(size, controls.get("per_beta", 0.0), self.draws.replay)
+        return batches.make(
+            replay,
+            rows,
+            weight,
+            num_simulations=int(controls["num_simulations"]),
+            exploration=exploration(controls),
+            total_timesteps=self.session.config.total_timesteps,
+            draws=self.draws,
+        )
 
     def _warn_of_clipping(self, share: float) -> None:
         """Say once that the support is too small."""
@@ -139,8 +168,28 @@ class PlanningLoop:
             self._warned = True
             self.session.say(
                 f"{share:.1%} of the value targets and rewards lie beyond algo_kwargs.support_size "
-                f"{self.algorithm.params.support_size} and are clipped; raise it"
+                f"{self.params.support_size} and are clipped; raise it"
             )
+
+
+class SingleTaskLoop(PlanningLoop):
+    """MuZero's loop: one task, one replay."""
+
+    def __init__(self, session: TrainingSession, algorithm: MuZero, collector: PlanningCollector) -> None:
+        super().__init__(session, algorithm.params)
+        self.algorithm = algorithm
+        self.collector = collector
+
+    def collect(self, controls: Mapping[str, float]) -> int:
+        """Search, take one step in every environment and return how many there were."""
+        found = self.algorithm.plan(*self.collector.shown(), controls, self.draws.search)
+        self.session.count_episodes(self.take(self.collector, found))
+        return self.collector.env.num_envs
+
+    def update(self, controls: Mapping[str, float]) -> dict[str, Tensor]:
+        """Make one gradient step and return its metrics."""
+        batch = self.draw_batch(self.collector.replay, self.algorithm.batches, self.params.batch_size, controls)
+        return self.algorithm.update(batch, controls)
 
 
 def updates_between(before: int, after: int, ratio: float, *, beyond: int) -> int:

@@ -1,9 +1,9 @@
-"""Collecting by planning: a search before every step, whose findings are kept with it."""
+"""Collecting by planning: a search goes before every step, and its findings are kept with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,45 +16,56 @@ from rl_training.runtime.collector import ReplayDriver
 from rl_training.search.search import SearchResult
 
 
-class PlanningActor(Protocol):
-    """What collecting needs of a planning algorithm."""
-
-    def plan(
-        self,
-        observation: Observation,
-        mask: np.ndarray | None,
-        controls: Mapping[str, float],
-        generator: np.random.Generator,
-    ) -> SearchResult:
-        """Search with exploration from the observations of all environments."""
+class TaskActor(Protocol):
+    """What collecting needs of what acts in a task."""
 
     def env_action(self, action: torch.Tensor) -> np.ndarray:
         """Return actions in the form the environment takes."""
 
 
 class PlanningCollector(ReplayDriver[TrajectoryReplay]):
-    """Acts as the search says, and keeps its policies and values."""
+    """Acts as a search says, and keeps its policies and values."""
 
     def __init__(
         self,
         env: VectorEnv,
-        actor: PlanningActor,
+        actor: TaskActor,
         make_replay: Callable[[np.ndarray, np.ndarray | None], TrajectoryReplay],
         *,
         seed: int,
         device: torch.device,
-        generator: np.random.Generator,
     ) -> None:
         """`make_replay` gets an example of one step's actions and, if there are any, action masks."""
         example = np.zeros(env.num_envs, np.int64)
         super().__init__(env, lambda mask: make_replay(example, mask), seed=seed, device=device)
         self.actor = actor
-        self.generator = generator
 
-    def step(self, controls: Mapping[str, float]) -> StepBatch:
-        """Take one step in every environment."""
-        observation = to_tensor(self._observation, self.device)
-        found = self.actor.plan(observation, self._mask, controls, self.generator)
+    def shown(self) -> tuple[Observation, np.ndarray | None]:
+        """Return what the environments show, and what is legal in them."""
+        return to_tensor(self._observation, self.device), self._mask
+
+    def follow(self, found: SearchResult) -> StepBatch:
+        """Take the step in every environment that a search found."""
         step = self._take(found.action, self.actor.env_action(torch.from_numpy(found.action)))
         self.replay.note_search(found.weights, found.value, step.terminated, step.truncated)
         return step
+
+
+class SuiteCollector:
+    """The collectors of several tasks, each with its own replay, saved together."""
+
+    steps_in_progress = 0  # every step is counted at once
+
+    def __init__(self, tasks: Mapping[str, PlanningCollector]) -> None:
+        self.tasks = dict(tasks)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what decides what is collected next; `env` is None where some environment cannot be saved."""
+        states = {name: task.state_dict() for name, task in self.tasks.items()}
+        saved = all(state["env"] is not None for state in states.values())
+        return {"env": True if saved else None, "tasks": states}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
+        """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
+        for name, task in self.tasks.items():
+            task.load_state_dict(state["tasks"][name], step=step)

@@ -21,6 +21,7 @@ from rl_training.experiment.config import TrainConfig, algorithm_params, validat
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.state_files import read_state
+from rl_training.experiment.tasks import Task, choose_task, tasks_of
 from rl_training.runtime.controls import resolve_num_simulations
 from rl_training.runtime.run_utils import resolve_device
 
@@ -60,7 +61,7 @@ class Policy:
     @property
     def plans(self) -> bool:
         """Whether the policy can search before it acts."""
-        return hasattr(self.actor, "plan")
+        return getattr(self.actor, "plans", False)
 
     def actions(
         self,
@@ -153,36 +154,68 @@ def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, 
     )
 
 
-def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
-    """Return the policy in a checkpoint, a run directory or `.../checkpoints/best`, ready to `predict`."""
-    checkpoint = verify_checkpoint(resolve_checkpoint(Path(path)))
-    return policy_from_checkpoint(checkpoint, device=device)
+def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu") -> Policy:
+    """Return the policy in a checkpoint, a run directory or `.../checkpoints/best`, ready to `predict`.
+
+    A policy for several tasks acts in the one called `task`.
+    """
+    policies = policies_from_checkpoint(verify_checkpoint(resolve_checkpoint(Path(path))), device=device)
+    return policies[choose_task(list(policies), task)]
 
 
-def policy_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> Policy:
-    """Build the policy of a verified checkpoint."""
+def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Task, Policy]:
+    """Build the policy of a verified checkpoint for each of its tasks."""
     config: TrainConfig = validate_config(checkpoint.config)
+    spec = get_algorithm_spec(config.algo)
     state = read_state(checkpoint.path)
     target = resolve_device(device)
+    tasks = tasks_of(config)
     with checkpoint_fits(checkpoint):
-        observation_space = space_from_json(checkpoint.manifest["spaces"]["observation"])
-        action_space = space_from_json(checkpoint.manifest["spaces"]["action"])
-        normalizer = None
-        if state["normalizers"] is not None and state["normalizers"]["observation"] is not None:
-            normalizer = ObservationNormalizer(observation_space, env_params(config, "evaluation").clip_observation)
-            normalizer.load_state_dict(state["normalizers"]["observation"])
-        algorithm = get_algorithm_spec(config.algo).load_algorithm()(
+        shown = space_from_json(checkpoint.manifest["spaces"]["observation"])
+        taken = space_from_json(checkpoint.manifest["spaces"]["action"])
+        seen = {task: _by_task(shown, task, many=spec.many_tasks) for task in tasks}
+        normalizers = {
+            task: _frozen_normalizer(task, seen[task], _by_task(state["normalizers"], task, many=spec.many_tasks))
+            for task in tasks
+        }
+        normalized = {
+            task.name: seen[task] if normalizer is None else normalizer.normalized_space
+            for task, normalizer in normalizers.items()
+        }
+        algorithm = spec.load_algorithm()(
             algorithm_params(config),
-            observation_space if normalizer is None else normalizer.normalized_space,
-            action_space,
+            spaces.Dict(list(normalized.items())) if spec.many_tasks else normalized[tasks[0].name],
+            taken,
             device=target,
             generator=torch.Generator(),  # the weights it draws are replaced at once
         )
         algorithm.load_state_dict(state["algorithm"])
-    policy = Policy(algorithm, observation_space, action_space, normalizer)
-    if policy.plans:
-        policy.num_simulations = resolve_num_simulations(config, step=checkpoint.step, default=1)
-    return policy
+    policies = {
+        task: Policy(
+            algorithm.actor(task.name) if spec.many_tasks else algorithm,
+            seen[task],
+            _by_task(taken, task, many=spec.many_tasks),
+            normalizers[task],
+        )
+        for task in tasks
+    }
+    for policy in policies.values():
+        if policy.plans:
+            policy.num_simulations = resolve_num_simulations(config, step=checkpoint.step, default=1)
+    return policies
+
+
+def _by_task(joined: Any, task: Task, *, many: bool) -> Any:
+    """Return a task's part of what an algorithm for many tasks keeps by name, and others keep as it is."""
+    return joined[task.name] if many else joined
+
+
+def _frozen_normalizer(task: Task, space: Space[Any], state: Any) -> ObservationNormalizer | None:
+    if state is None or state["observation"] is None:
+        return None
+    normalizer = ObservationNormalizer(space, env_params(task.env_kwargs, "evaluation").clip_observation)
+    normalizer.load_state_dict(state["observation"])
+    return normalizer
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def train_ppo(
     """Train PPO as configured, or go on from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         env = session.setup.make_env(gamma=session.params.gamma)
-        algorithm = session.setup.make_algorithm(env, session.streams.initial())
+        algorithm = session.setup.make_algorithm(session.streams.initial())
         collector = RolloutCollector(
             env,
             algorithm,

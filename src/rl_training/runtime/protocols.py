@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from rl_training.runtime.policy import Actor
 
-
-class Algorithm(Actor, Protocol):
+class Algorithm(Protocol):
     """What a session needs of an algorithm."""
 
     def state_dict(self) -> dict[str, Any]:

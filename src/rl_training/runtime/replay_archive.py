@@ -13,8 +13,10 @@ from rl_training.experiment.segments import read_segment, write_segment
 class ReplayArchive:
     """Knows which rows are saved already, and where."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: Replay, number: int = 0) -> None:
+        """`number` tells a run's replays apart."""
         self.replay = replay
+        self.number = number
         self._entries: list[dict[str, Any]] = []
         self._marks = (0, 0)
 
@@ -22,14 +24,17 @@ class ReplayArchive:
         """Write the rows that came since the last call and return the entries of all that are still needed."""
         for ranges in self.replay.ranges_since(self._marks):
             first, last = ranges["observations"]
-            entry = write_segment(run_dir, f"replay_{first}_{last}", self.replay.rows(ranges))
-            self._entries.append({**entry, **ranges})
+            name = f"replay_{first}_{last}" if self.number == 0 else f"replay{self.number}_{first}_{last}"
+            entry = write_segment(run_dir, name, self.replay.rows(ranges))
+            self._entries.append({**entry, **ranges, "replay": self.number})
         self._marks = self.replay.marks()
         self._entries = [entry for entry in self._entries if self.replay.needs(entry)]
         return list(self._entries)
 
     def restore(self, run_dir: Path, entries: Sequence[Mapping[str, Any]], *, fork: bool) -> None:
-        """Put the rows of a checkpoint back; a fork writes them anew in its own run."""
+        """Put the replay's rows of a checkpoint back; a fork writes them anew in its own run."""
+        # Segments of runs that knew a single replay are not numbered.
+        entries = [entry for entry in entries if entry.get("replay", 0) == self.number]
         for entry in entries:
             self.replay.restore_rows(entry, read_segment(run_dir, entry))
         if not fork:

@@ -46,8 +46,13 @@ class ReplayDemand:
         env: VectorEnv,
         action: np.ndarray,
         mask: np.ndarray | None = None,
+        *,
+        stack: int | None = None,
     ) -> ReplayDemand:
-        """Reckon with the whole horizon; `action` and `mask` are examples of one step, [num_envs, ...]."""
+        """Reckon with the whole horizon; `action` and `mask` are examples of one step, [num_envs, ...].
+
+        `stack` is the number of frames observed together, by default what the configuration says.
+        """
         interval = config.checkpoint_interval or max(1, config.total_timesteps // 10)
         return cls(
             size=ReplaySize.of(
@@ -55,7 +60,7 @@ class ReplayDemand:
                 action,
                 num_envs=env.num_envs,
                 n_step=params.stored_steps,
-                stack=env_params(config, "training").frame_stack,
+                stack=env_params(config, "training").frame_stack if stack is None else stack,
                 prioritized=params.by_priority,
                 hindsight=getattr(params, "hindsight", "none") != "none",
                 mask_width=0 if mask is None else mask.shape[1],
@@ -86,23 +91,22 @@ class ReplayDemand:
         return self.size.columns(listed) + (self.size.columns(rows) if self.memory_map else 0)
 
 
-def fitting_replay(
-    session: TrainingSession,
-    env: VectorEnv,
-    action: np.ndarray,
-    mask: np.ndarray | None,
-    make_replay: Callable[[TrainingSession, VectorEnv, np.ndarray], AnyReplay],
-) -> AnyReplay:
-    """Make the replay where memory and disk can hold what the run will fill of it, or say what would fit."""
+def fitting_replay(session: TrainingSession, demand: ReplayDemand, make_replay: Callable[[], AnyReplay]) -> AnyReplay:
+    """Make a replay where memory and disk can hold what the run will fill of it, or say what would fit.
+
+    The replays that a session made before count too: they are filled at the same time.
+    """
     params: ExperienceParams = session.params
-    demand = ReplayDemand.of(session.config, params, env, action, mask)
     resumed = session.setup.resume_point
     continued = resumed if resumed is not None and not resumed.fork else None
     place = session.config.output_dir if continued is None else continued.checkpoint.run_dir
+    promised = session.setup.replay_demands
+    memory = available_memory() - sum(other.memory(params.buffer_size) for other in promised)
     free = free_disk(place) + (0 if continued is None else _written(continued))
+    free -= sum(other.disk(params.buffer_size) for other in promised)
     problems = [
-        _memory_problem(demand, params, available_memory(), free, fixed=resumed is not None),
-        _disk_problem(demand, params, place, free, fixed=resumed is not None),
+        _memory_problem(demand, params, max(0, memory), max(0, free), fixed=resumed is not None),
+        _disk_problem(demand, params, place, max(0, free), fixed=resumed is not None),
     ]
     if any(problems):
         raise ConfigError([problem for problem in problems if problem])
@@ -110,12 +114,14 @@ def fitting_replay(
     try:
         if reserved > sys.maxsize:
             raise MemoryError
-        return make_replay(session, env, action)
+        replay = make_replay()
     except MemoryError as error:
         raise ConfigError(
             f"algo_kwargs.buffer_size: the system does not reserve {in_words(reserved)} for {params.buffer_size} "
             f"transitions; set it to {demand.rows(params.buffer_size)}, all that this run fills, or less"
         ) from error
+    promised.append(demand)
+    return replay
 
 
 def _memory_problem(demand: ReplayDemand, params: ExperienceParams, available: int, free: int, *, fixed: bool) -> str:

@@ -17,13 +17,14 @@ from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.experiment.checkpoints import BEST, ResumePoint, go_back_to, point, prune_checkpoints
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.state_files import read_state
+from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.cadence import Marks
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping, TrainingEvent
 from rl_training.runtime.controls import Control
 from rl_training.runtime.counters import RunCounters
-from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_policy, evaluation_seeds, summarize
+from rl_training.runtime.evaluator import EvaluationInterrupted, best_metric, evaluate_tasks, evaluation_seeds
 from rl_training.runtime.metrics import Stopwatch
-from rl_training.runtime.policy import Policy, checkpoint_fits
+from rl_training.runtime.policy import checkpoint_fits
 from rl_training.runtime.protocols import Algorithm, Collector
 from rl_training.runtime.recorder import RunRecorder
 from rl_training.runtime.replay_archive import ReplayArchive
@@ -35,8 +36,6 @@ from rl_training.runtime.signals import SignalGuard
 from rl_training.runtime.streams import Streams
 
 logger = logging.getLogger("rl_training")
-
-BEST_METRIC = "eval_return_mean"
 
 
 class TrainingSession(RunCounters):
@@ -74,13 +73,11 @@ class TrainingSession(RunCounters):
         self.setup.torch.apply()
         return self
 
-    def start(self, algorithm: Algorithm, collector: Collector, replay: Replay | None = None) -> None:
+    def start(self, algorithm: Algorithm, collector: Collector, replays: Sequence[Replay] = ()) -> None:
         """Create or reopen the run directory, restore a checkpoint where there is one, and begin."""
         self.algorithm, self.collector = algorithm, collector
-        self._archive = None if replay is None else ReplayArchive(replay)
-        self.policy = Policy(
-            algorithm, self.setup.observation_space, self.setup.action_space, self.setup.observation_normalizer
-        )
+        self._archives = [ReplayArchive(replay, number) for number, replay in enumerate(replays)]
+        self._policies = self.setup.make_policies(algorithm)
         lengths = self._restore(self._resume_point) if self._resume_point is not None else {}
         self.resume_mode = EXACT if collector.state_dict()["env"] is not None else EPISODE_BOUNDARY
         self._open_run(lengths)
@@ -140,8 +137,8 @@ class TrainingSession(RunCounters):
             self.algorithm.load_state_dict(state["algorithm"])
             self.setup.load_normalizer_state_dict(state["normalizers"])
             self.streams.load_state_dict(session["streams"])
-            if self._archive is not None:
-                self._archive.restore(checkpoint.run_dir, checkpoint.manifest["segments"], fork=resumed.fork)
+            for archive in self._archives:
+                archive.restore(checkpoint.run_dir, checkpoint.manifest["segments"], fork=resumed.fork)
             self.collector.load_state_dict(state["collector"], step=checkpoint.step)
             self.callbacks.load_state_dict(session["callbacks"])
             self.load_counters(session["counters"])
@@ -177,14 +174,18 @@ class TrainingSession(RunCounters):
         self._resolved = {key: control.at(self.step) for key, control in self._controls.items()}
         return self._resolved
 
+    def show(self, **values: float) -> None:
+        """Show more values beside the scheduled scalars in the rows that are logged from here on."""
+        self._resolved.update(values)
+
     def timed(self, name: str) -> Stopwatch:
         """Add the time of a block to `time_<name>`."""
         return Stopwatch(self._times, f"time_{name}")
 
-    def count_episodes(self, step: StepBatch) -> None:
-        """Take note of the episodes that ended at a step."""
+    def count_episodes(self, step: StepBatch, task: str | None = None) -> None:
+        """Take note of the episodes that ended at a step, in a task of a suite where one is named."""
         if step.episodes:
-            self.episodes.add((episode.episode_return, episode.length) for episode in step.episodes)
+            self.add_episodes([(episode.episode_return, episode.length) for episode in step.episodes], task)
 
     def collected(self) -> None:
         """Tell the callbacks that experience is about to be learned from."""
@@ -220,7 +221,7 @@ class TrainingSession(RunCounters):
             "event": "train",
             "global_step": self.step,
             "update_count": self.update_count,
-            **self.episodes.metrics(),
+            **self.episode_metrics(),
             **self.metrics.means(),
             **self._resolved,
             "steps_per_second": (self.step - step) / max(now - since, 1e-9),
@@ -241,28 +242,26 @@ class TrainingSession(RunCounters):
             return False
         self._evaluation_due, self._saved = True, False
         seeds = evaluation_seeds(self.config.seed, self.step, self.config.eval_episodes)
-        if self.policy.plans:
-            self.policy.num_simulations = int(self._controls["num_simulations"].at(self.step))
+        for policy in self._policies.values():
+            if policy.plans:
+                policy.num_simulations = int(self._controls["num_simulations"].at(self.step))
+        suite, over = is_suite(self.config), self.finished
         try:
             with self.timed("eval"):
-                episodes = evaluate_policy(
-                    self.policy, self.config, seeds, interrupted=lambda: self.interrupted and not self.finished
+                episodes, summary = evaluate_tasks(
+                    self._policies, seeds, suite=suite, interrupted=lambda: self.interrupted and not over
                 )
         except EvaluationInterrupted:
             return False
         self._evaluated_step, self._evaluation_due = self.step, False
         self._recorder.episodes(
-            {"global_step": self.step, "episode": index, **episode.as_row()} for index, episode in enumerate(episodes)
+            {"global_step": self.step, "episode": index % len(seeds), **episode.as_row()}
+            for index, episode in enumerate(episodes)
         )
-        row = {
-            "event": "eval",
-            "global_step": self.step,
-            **summarize(episodes),
-            "time_eval": self._times["time_eval"],
-        }
+        row = {"event": "eval", "global_step": self.step, **summary, "time_eval": self._times["time_eval"]}
         self._record(row)
         self.callbacks.call("on_eval_end", self._event(row))
-        return self._best is None or row[BEST_METRIC] > self._best["value"]
+        return self._best is None or row[best_metric(row)] > self._best["value"]
 
     def _record(self, row: Mapping[str, Any]) -> None:
         self._recorder.row(row)
@@ -276,11 +275,12 @@ class TrainingSession(RunCounters):
         self.metrics.check_finite(self.step)
         step = self.step + self.collector.steps_in_progress
         if best:
+            metric = best_metric(self._latest)
             self._best = {
                 "path": f"checkpoints/step_{step}",
-                "metric": BEST_METRIC,
+                "metric": metric,
                 "mode": "max",
-                "value": self._latest[BEST_METRIC],
+                "value": self._latest[metric],
                 "step": self.step,
             }
         collector = self.collector.state_dict()
@@ -302,7 +302,7 @@ class TrainingSession(RunCounters):
             resume_mode=EXACT if collector["env"] is not None else EPISODE_BOUNDARY,
             spaces=self.setup.spaces_as_json(),
             torch_threads=self.setup.torch.threads,
-            segments=[] if self._archive is None else self._archive.save(self.run_dir),
+            segments=[segment for archive in self._archives for segment in archive.save(self.run_dir)],
         )
         self._checkpoint_path, self._saved = path, True
         if best:

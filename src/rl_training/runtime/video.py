@@ -13,8 +13,8 @@ from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
 from rl_training.errors import AxiomError, MissingExtraError
 from rl_training.experiment.checkpoints import Checkpoint
-from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import storage_errors
+from rl_training.experiment.tasks import Task
 from rl_training.runtime.evaluator import play_episodes
 from rl_training.runtime.policy import Policy
 
@@ -23,29 +23,33 @@ DEFAULT_FRAMES_PER_SECOND = 30
 
 def record_episodes(
     policy: Policy,
-    config: TrainConfig,
+    task: Task,
     seeds: Sequence[int],
     checkpoint: Checkpoint,
     *,
+    label: str = "",
     generator: torch.Generator | None = None,
 ) -> list[Path]:
-    """Film one episode per seed for the run's `videos`, with sampled actions where a generator is given."""
+    """Film one episode per seed for the run's `videos`, with sampled actions where a generator is given.
+
+    `label` tells the files of several tasks apart.
+    """
     if not seeds:
         return []
     writer_of = _video_writer()
     directory = checkpoint.run_dir / "videos"
     with storage_errors("videos", directory):
         directory.mkdir(exist_ok=True)
-    (slot,) = make_slots(config.env_id, config.env_kwargs, mode="evaluation", count=1, render_mode="rgb_array")
+    (slot,) = make_slots(task.env_id, task.env_kwargs, mode="evaluation", count=1, render_mode="rgb_array")
     paths = []
     try:
         fps = int(slot.env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)
         for seed in seeds:
-            path = directory / f"step_{checkpoint.step}__seed{seed}.mp4"
+            path = directory / f"step_{checkpoint.step}__{label}seed{seed}.mp4"
             with writer_of(path, fps) as writer:
 
                 def capture(slot: EnvSlot, writer: Any = writer) -> None:
-                    writer.append_data(_frame(slot, config.env_id))
+                    writer.append_data(_frame(slot, task.env_id))
 
                 play_episodes(policy, [slot], [seed], generator=generator, on_step=capture)
             paths.append(path)

@@ -13,9 +13,11 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, validate_config
 from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.experiment.runs import sanitize
+from rl_training.experiment.tasks import choose_task, is_suite
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.evaluator import EpisodeResult, evaluate_policy, summarize
-from rl_training.runtime.policy import policy_from_checkpoint
+from rl_training.runtime.evaluator import EpisodeResult, evaluate_tasks
+from rl_training.runtime.policy import policies_from_checkpoint
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.torch_setup import TorchSetup
@@ -67,11 +69,15 @@ def evaluate(
     *,
     num_episodes: int | None = None,
     seed: int | None = None,
+    task: str | None = None,
     stochastic: bool = False,
     video_episodes: int = 0,
     device: str = "auto",
 ) -> EvaluationResult:
-    """Evaluate a checkpoint on episodes of their own, which chose neither its weights nor it as the best one."""
+    """Evaluate a checkpoint on episodes of their own, which chose neither its weights nor it as the best one.
+
+    Every task of a suite is evaluated on as many episodes, or only the one called `task`.
+    """
     sound = verify_checkpoint(resolve_checkpoint(Path(checkpoint)))
     config = validate_config(sound.config)
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
@@ -79,21 +85,31 @@ def evaluate(
     if count < 1 or base < 0:
         raise AxiomError(f"an evaluation needs at least 1 episode and a seed of at least 0, got {count} and {base}")
     seeds = derive_seeds(base, "evaluation", "command", count=count)
-    policy = policy_from_checkpoint(sound, device=device)
+    suite = is_suite(config)
+    policies = policies_from_checkpoint(sound, device=device)
+    chosen = list(policies) if task is None else [choose_task(list(policies), task)]
+    target = policies[chosen[0]].actor.device
     generator = None
     if stochastic:
-        generator = torch.Generator(policy.actor.device)
+        generator = torch.Generator(target)
         generator.manual_seed(derive_seeds(base, "evaluation", "policy")[0])
     threads = int(sound.manifest["torch_threads"])
-    with TorchSetup(threads=threads, deterministic=config.deterministic, device=policy.actor.device):
-        episodes = evaluate_policy(policy, config, seeds, generator=generator)
-        videos = record_episodes(policy, config, seeds[:video_episodes], sound, generator=generator)
+    with TorchSetup(threads=threads, deterministic=config.deterministic, device=target):
+        episodes, metrics = evaluate_tasks(
+            {one: policies[one] for one in chosen}, seeds, suite=suite, generator=generator
+        )
+        videos = []
+        for one in chosen:
+            label = f"{sanitize(one.name)}__" if suite else ""
+            videos += record_episodes(
+                policies[one], one, seeds[:video_episodes], sound, label=label, generator=generator
+            )
     return EvaluationResult(
         checkpoint_path=sound.path,
         run_dir=sound.run_dir,
         step=sound.step,
         resume_mode=str(sound.manifest["resume_mode"]),
         episodes=tuple(episodes),
-        metrics={"global_step": sound.step, **summarize(episodes)},
+        metrics={"global_step": sound.step, **metrics},
         video_paths=tuple(videos),
     )

@@ -1,0 +1,161 @@
+"""The tasks of a run: one environment for most algorithms, a list of them for those that learn several at once.
+
+`env_kwargs.tasks` lists a suite, which `env_id` then only names. Wrapper keys beside the list hold for every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import MinLen
+
+from rl_training.errors import AxiomError, ConfigError, did_you_mean
+from rl_training.experiment.env_params import MODES, WRAPPER_KEYS, check_env_kwargs
+from rl_training.experiment.validation import KeyPath, Problem, check_value, field_types, plain, raise_problems
+
+if TYPE_CHECKING:
+    from rl_training.experiment.config import TrainConfig
+
+TASKS = "tasks"
+_PATH: KeyPath = ("env_kwargs", TASKS)
+
+
+@dataclass(frozen=True)
+class TaskKeys:
+    """What a task of `env_kwargs.tasks` says besides the keys of its environment."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    env_id: Annotated[str, MinLen(1)]
+    """The environment, as `env_id` of a single task."""
+    name: Annotated[str, MinLen(1)] | None = None
+    """How metrics and reports call the task; null takes its env_id."""
+    target_return: float | None = None
+    """Mean return of an evaluation at which the task counts as solved."""
+    random_return: float | None = None
+    """Mean return of random actions; with the target it makes the tasks' scores comparable."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One environment of a run; each is only equal to itself."""
+
+    name: str
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    target_return: float | None = None
+    random_return: float | None = None
+
+    def normalized(self, score: float) -> float | None:
+        """Return the score as a share of the way from random to the target, None where these are not known."""
+        if self.target_return is None or self.random_return is None:
+            return None
+        return (score - self.random_return) / (self.target_return - self.random_return)
+
+
+def is_suite(config: TrainConfig) -> bool:
+    """Return whether a run's tasks are listed, so that its results are told apart by task."""
+    return TASKS in config.env_kwargs
+
+
+def tasks_of(config: TrainConfig) -> tuple[Task, ...]:
+    """Return the tasks of a run in their order."""
+    if not is_suite(config):
+        return (Task(config.env_id, config.env_id, config.env_kwargs),)
+    tasks, problems = read_tasks(config.env_kwargs)
+    raise_problems(problems)
+    return tuple(tasks)
+
+
+def choose_task(tasks: Sequence[Task], name: str | None) -> Task:
+    """Return the task called `name`, or the only one there is."""
+    known = ", ".join(task.name for task in tasks)
+    if name is None:
+        if len(tasks) > 1:
+            raise AxiomError(f"this policy knows several tasks; name one of {known}")
+        return tasks[0]
+    for task in tasks:
+        if task.name == name:
+            return task
+    hint = did_you_mean(name, [task.name for task in tasks]) or f"; there are {known}"
+    raise ConfigError(f"unknown task `{name}`{hint}")
+
+
+def check_suite(env_kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return `env_kwargs` of a suite as plain data, and every problem found."""
+    _, problems = read_tasks(env_kwargs)
+    return plain(env_kwargs), problems
+
+
+def read_tasks(env_kwargs: Mapping[str, Any]) -> tuple[list[Task], list[Problem]]:
+    """Return the tasks that are sound, and every problem found."""
+    shared = {key: value for key, value in env_kwargs.items() if key != TASKS}
+    problems = [
+        Problem(("env_kwargs", str(key)), "is no wrapper that all tasks could share; write it into a task")
+        for key in shared
+        if key not in WRAPPER_KEYS and key not in MODES
+    ]
+    entries = env_kwargs[TASKS]
+    if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
+        return [], [*problems, Problem(_PATH, f"must be a list of at least one task, got {entries!r}")]
+    tasks: list[Task] = []
+    for number, entry in enumerate(entries):
+        path = (*_PATH, str(number))
+        task, found = _read_task(entry, shared, path)
+        if task is not None:
+            found += _repetition(task, tasks, path)
+            tasks.append(task)
+        problems += found
+    return tasks, problems
+
+
+def _read_task(entry: Any, shared: Mapping[str, Any], path: KeyPath) -> tuple[Task | None, list[Problem]]:
+    if not isinstance(entry, Mapping):
+        return None, [Problem(path, f"must be a mapping with the key env_id, got {entry!r}")]
+    hints = field_types(TaskKeys)
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for key, hint in hints.items():
+        if key in entry:
+            values[key], found = check_value(hint, entry[key], (*path, key))
+            problems += found
+    if "env_id" not in entry:
+        problems.append(Problem((*path, "env_id"), "is required; name the task's environment"))
+    own = {key: value for key, value in entry.items() if key not in hints}
+    if TASKS in own:
+        problems.append(Problem((*path, TASKS), "tasks do not nest; list them all on one level"))
+    env_kwargs, found = check_env_kwargs(_merged(shared, own), path)
+    problems += found
+    keys = None if problems else TaskKeys(**values)
+    if keys is None:
+        return None, problems
+    name = keys.name or keys.env_id
+    task = Task(name, keys.env_id, env_kwargs, keys.target_return, keys.random_return)
+    if not name.isprintable():
+        problems.append(Problem((*path, "name"), f"must be printable text, got {name!r}"))
+    if task.target_return is not None and task.target_return == task.random_return:
+        problems.append(Problem((*path, "random_return"), "is the target itself; set it to what random actions earn"))
+    return task, problems
+
+
+def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task's keys over the shared ones, also inside the blocks of single modes."""
+    merged = {**shared, **own}
+    for mode in MODES:
+        if isinstance(shared.get(mode), Mapping) and isinstance(own.get(mode), Mapping):
+            merged[mode] = {**shared[mode], **own[mode]}
+    return merged
+
+
+def _repetition(task: Task, earlier: Sequence[Task], path: KeyPath) -> list[Problem]:
+    """Return the problem of a task that is listed already, under its own name or another."""
+    for other in earlier:
+        if other.name == task.name:
+            if (other.env_id, other.env_kwargs) == (task.env_id, task.env_kwargs):
+                return [Problem(path, f"the task `{task.name}` is listed twice; remove one of them")]
+            return [Problem((*path, "name"), f"`{task.name}` is taken by another task; give each its own name")]
+        if (other.env_id, other.env_kwargs) == (task.env_id, task.env_kwargs):
+            return [Problem(path, f"is the task `{other.name}` again under another name; remove one of them")]
+    return []
