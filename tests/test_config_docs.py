@@ -80,6 +80,9 @@ def test_the_committed_page_is_the_generated_one() -> None:
     assert page == render_config_schema(), f"the page is out of date; run: {command}"
 
 
+RUN_LENGTH = "seed: 0\nnum_envs: 1\noutput_dir: runs\ntotal_timesteps: 9000\neval_interval: 900\n"
+
+
 def test_the_examples_on_the_page_are_valid(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "config-schema.md").read_text()
     overlay, suite, schedule = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
