@@ -193,9 +193,9 @@ def stopped_after(steps: int | None) -> Iterator[None]:
     original = TrainingSession.count_episodes
     count = 0
 
-    def counting(session: TrainingSession, step: StepBatch) -> None:
+    def counting(session: TrainingSession, step: StepBatch, task: str | None = None) -> None:
         nonlocal count
-        original(session, step)
+        original(session, step, task)
         count += 1
         if count == steps:
             signal.raise_signal(signal.SIGTERM)

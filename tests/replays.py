@@ -90,11 +90,19 @@ def segment_names(run_dir: Path) -> set[str]:
     return {path.name for path in (run_dir / SEGMENTS).iterdir()}
 
 
-def replay_rows(checkpoint: Path) -> dict[str, np.ndarray]:
+def replay_states(checkpoint: Path) -> list[dict[str, Any]]:
+    """Return what a checkpoint says of its replays: one, or one per task of a suite."""
+    collector = read_state(checkpoint)["collector"]
+    return [task["replay"] for task in collector["tasks"].values()] if "tasks" in collector else [collector["replay"]]
+
+
+def replay_rows(checkpoint: Path, number: int = 0) -> dict[str, np.ndarray]:
     """Return the columns of everything that can be drawn from a checkpoint's replay, with its observations."""
-    state = read_state(checkpoint)["collector"]["replay"]
+    state = replay_states(checkpoint)[number]
     columns: dict[str, dict[int, Any]] = {}
     for entry in segment_entries(checkpoint):
+        if entry["replay"] != number:
+            continue
         for name, array in read_segment(checkpoint.parent.parent, entry).items():
             first = entry["transitions" if name.startswith("transition/") else "observations"][0]
             column = columns.setdefault(name, {})
@@ -113,12 +121,14 @@ def replay_rows(checkpoint: Path) -> dict[str, np.ndarray]:
 
 def assert_same_replay(one: Path, other: Path) -> None:
     """Assert that the last checkpoints of two runs hold the same transitions and observations, bit for bit."""
-    first, second = (replay_rows(last_checkpoint(run_dir)) for run_dir in (one, other))
-    assert first.keys() == second.keys()
-    assert len(first["transition/reward"]) > 0
-    for name, column in first.items():
-        assert column.dtype == second[name].dtype
-        np.testing.assert_array_equal(column, second[name], err_msg=name)
+    checkpoints = [last_checkpoint(run_dir) for run_dir in (one, other)]
+    for number in range(len(replay_states(checkpoints[0]))):
+        first, second = (replay_rows(checkpoint, number) for checkpoint in checkpoints)
+        assert first.keys() == second.keys()
+        assert len(first["transition/reward"]) > 0
+        for name, column in first.items():
+            assert column.dtype == second[name].dtype
+            np.testing.assert_array_equal(column, second[name], err_msg=name)
 
 
 def assert_same_run_and_replay(one: Path, other: Path) -> None:
