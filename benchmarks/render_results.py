@@ -30,6 +30,11 @@ PAGES = {
 }
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 _SIDES = ("ours", "stable_baselines3")
+_WHAT_VARIANTS_ARE = {
+    "preset": "experts and scaling (the preset)",
+    "dense": "dense layers instead of experts",
+    "no-scaling": "scaling off: every task to the end",
+}
 _VERSIONS_SHOWN = ("axiomrl", "torch", "gymnasium", "stable_baselines3", "mujoco", "ale-py", "Box2D")
 
 
@@ -46,6 +51,10 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
         blocks += _learning(presets)
     if games:
         blocks += _games(games)
+    suites = [entry for entry in stored if entry.get("suite") and entry["config"]["algo"] in algorithms]
+    blocks += _suites(suites)
+    if suites:
+        blocks.append(_versions(suites))
     blocks += [block for entry in stored for block in _planning_speed(entry, algorithms)]
     if speeds:
         blocks += _speed(speeds)
@@ -165,6 +174,107 @@ def _games(played: Sequence[dict[str, Any]]) -> list[list[str]]:
     ]
     commands = ["```text", *(entry["command"] for entry in played), "```"]
     return [explanation, table, _versions(played), ["To repeat them:"], commands]
+
+
+def _suites(suites: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Return the blocks of all suites: every task of every seed, variants side by side, curves, commands."""
+    if not suites:
+        return []
+    explanation = [
+        "One set of weights per seed. Scores are mean returns of the final policy, with search, over fresh evaluation",
+        "episodes of each task; steps are those of all tasks together. A run ends when one evaluation finds every task",
+        "at its target.",
+    ]
+    blocks = [explanation, _suite_scores(suites)]
+    for entry in suites:
+        if len({cell["variant"] for cell in entry["cells"]}) > 1:
+            blocks += _ablation(entry)
+    commands = ["```text", *(entry["command"] for entry in suites), "```"]
+    return [*blocks, _suite_curves(suites), ["To repeat them:"], commands]
+
+
+def _targets(entry: dict[str, Any]) -> dict[str, float]:
+    return {
+        task.get("name") or task["env_id"]: task["target_return"] for task in entry["config"]["env_kwargs"]["tasks"]
+    }
+
+
+def _suite_scores(suites: Sequence[dict[str, Any]]) -> list[str]:
+    table = _heading("preset", "seed", "task", "target", "score", "episodes", "all targets at step", "steps", "minutes")
+    for entry in suites:
+        for cell in _cells(entry, "preset"):
+            for task, target in _targets(entry).items():
+                cells = (
+                    f"`{entry['suite']}`",
+                    cell["seed"],
+                    task,
+                    f"{target:g}",
+                    _score(cell["scores"][task]),
+                    cell["episodes"],
+                    _step(cell["all_targets_at"]),
+                    f"{cell['steps']:,}",
+                    f"{cell['seconds'] / 60:.1f}",
+                )
+                table.append(f"| {' | '.join(map(str, cells))} |")
+    return table
+
+
+def _ablation(entry: dict[str, Any]) -> list[list[str]]:
+    """Return the variants of one suite side by side, over their seeds."""
+    tasks, budget = list(_targets(entry)), entry["config"]["total_timesteps"]
+    explanation = [
+        f"Variants of `{entry['suite']}`, means over the seeds (smallest to largest). Single tasks get their share",
+        f"of the budget of {budget:,} steps; saved is what of it was not needed.",
+    ]
+    table = _heading("variant", "seeds", *tasks, "seeds with all targets at once", "first at step", "steps", "saved")
+    order = [*_WHAT_VARIANTS_ARE, *(f"single-{task}" for task in tasks)]
+    for variant in order:
+        cells = _cells(entry, variant)
+        if not cells:
+            continue
+        reached = [cell["all_targets_at"] for cell in cells if cell["all_targets_at"] is not None]
+        single = variant.startswith("single-")
+        whole = budget // len(tasks) if single else budget
+        row = (
+            _WHAT_VARIANTS_ARE.get(variant, f"{variant.removeprefix('single-')} alone"),
+            ", ".join(str(cell["seed"]) for cell in cells),
+            *(_spread([cell["scores"][task] for cell in cells if task in cell["scores"]]) for task in tasks),
+            f"{len(reached)} of {len(cells)}",
+            _step(round(statistics.fmean(reached)) if reached else None),
+            f"{round(statistics.fmean(cell['steps'] for cell in cells)):,}",
+            f"{1 - statistics.fmean(cell['steps'] for cell in cells) / whole:.0%}",
+        )
+        table.append(f"| {' | '.join(row)} |")
+    return [explanation, table]
+
+
+def _suite_curves(suites: Sequence[dict[str, Any]]) -> list[str]:
+    table = _heading("preset", "variant", "seed", "task", "mean returns of the evaluations during training")
+    for entry in suites:
+        for cell in entry["cells"]:
+            for task, curve in cell["curves"].items():
+                returns = ", ".join(_score(score) for _, score in curve)
+                cells = (f"`{entry['suite']}`", cell["variant"], str(cell["seed"]), task, returns)
+                table.append(f"| {' | '.join(cells)} |")
+    return table
+
+
+def _cells(entry: dict[str, Any], variant: str) -> list[dict[str, Any]]:
+    return [cell for cell in entry["cells"] if cell["variant"] == variant]
+
+
+def _spread(scores: Sequence[float]) -> str:
+    if not scores:
+        return "-"
+    return f"{_score(statistics.fmean(scores))} ({_score(min(scores))} to {_score(max(scores))})"
+
+
+def _score(value: float) -> str:
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _step(step: int | None) -> str:
+    return "never" if step is None else f"{step:,}"
 
 
 def _planning_speed(entry: dict[str, Any], algorithms: Sequence[str]) -> list[list[str]]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import json_rows, last_checkpoint, metric_rows, tiny_config
-from off_policy_runs import train_rows, weights
+from harness import json_rows, last_checkpoint, metric_rows, tiny_config, weights
+from off_policy_runs import train_rows
 from replays import replay_states
 from rl_training.algorithms.scalezero import ScaleZero
 from rl_training.cli import main
@@ -37,7 +37,11 @@ def test_three_shapes_are_trained_by_one_model(result: TrainResult) -> None:
             assert np.isfinite(row[f"{metric}/{task}"])
         assert row[f"expert_use_0/{task}"] + row[f"expert_use_1/{task}"] == pytest.approx(1.0)
     assert {"load_balance", "gradient_norm", "num_simulations", "trainable_parameters"} <= row.keys()
-    assert (row["stage"], row["solved_tasks"], row["update_count"]) == (1, 0, (96 - 24) // 4)  # by the maximum of a stage
+    assert (row["stage"], row["solved_tasks"], row["update_count"]) == (
+        1,
+        0,
+        (96 - 24) // 4,
+    )  # by the maximum of a stage
     assert all(tensor.isfinite().all() for tensor in weights(result.run_dir).values() if tensor.is_floating_point())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -89,6 +90,12 @@ def mask_width(space: gym.Space[Any]) -> int:
     if isinstance(space, gym.spaces.MultiBinary):
         return int(np.prod(space.shape))
     return 0
+
+
+def joined_spaces(by_task: Mapping[str, gym.Space[Any]]) -> gym.spaces.Dict:
+    """Return the spaces of several tasks as one, in the tasks' order."""
+    # Pairs, because a Dict would sort the keys of a mapping.
+    return gym.spaces.Dict(list(by_task.items()))
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.envs.normalize import ObservationNormalizer
-from rl_training.envs.spaces import mask_width, space_from_json
+from rl_training.envs.spaces import joined_spaces, mask_width, space_from_json
 from rl_training.errors import AxiomError, CheckpointError
 from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, validate_config
@@ -184,7 +184,7 @@ def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Tas
         }
         algorithm = spec.load_algorithm()(
             algorithm_params(config),
-            spaces.Dict(list(normalized.items())) if spec.many_tasks else normalized[tasks[0].name],
+            joined_spaces(normalized) if spec.many_tasks else normalized[tasks[0].name],
             taken,
             device=target,
             generator=torch.Generator(),  # the weights it draws are replaced at once

@@ -6,11 +6,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
-from gymnasium import spaces
+from gymnasium import Space
 
 from rl_training.data.hindsight import GoalTask
 from rl_training.envs.make import make_slots
-from rl_training.envs.spaces import space_to_json
+from rl_training.envs.spaces import joined_spaces, space_to_json
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.checkpoints import ResumePoint
@@ -66,10 +66,9 @@ class RunSetup:
             generator=generator,
         )
 
-    def _joined(self, by_task: dict[str, spaces.Space[Any]]) -> spaces.Space[Any]:
+    def _joined(self, by_task: dict[str, Space[Any]]) -> Space[Any]:
         """Return the tasks' spaces as one, in the form that the algorithm takes them."""
-        # Pairs, because a Dict would sort the keys of a mapping.
-        return spaces.Dict(list(by_task.items())) if self.spec.many_tasks else next(iter(by_task.values()))
+        return joined_spaces(by_task) if self.spec.many_tasks else next(iter(by_task.values()))
 
     def make_policies(self, algorithm: Any) -> dict[Task, Policy]:
         """Return the policy of each task, which follows the algorithm as it learns."""
