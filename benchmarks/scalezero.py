@@ -27,7 +27,7 @@ from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.workflows import evaluate, train
 
 RESULTS = Path(__file__).parent / "results"
-EVALUATION_EPISODES = 100
+EVALUATION_EPISODES = 50
 WHOLE = ("preset", "dense", "no-scaling")
 SINGLE = "single-"
 

@@ -142,3 +142,14 @@ def test_the_next_run_starts_counting_anew() -> None:
         lines.on_update_end(event(rate, {"train_return_mean": 1.0}))
         lines.on_eval_end(event(rate, EVALUATION))
         assert lines.rate.per_second() == rate
+
+
+def test_the_tasks_of_a_suite_are_told_apart() -> None:
+    stream = io.StringIO()
+    lines = ProgressLines(stream)
+    lines.on_train_start(event(0))
+    tasks = {"eval_return_mean/CartPole-v1": 312.51, "eval_return_mean/KeyDoor": 0.9}
+    lines.on_eval_end(event(500, {**EVALUATION, **tasks}))
+    assert "step 500: eval return CartPole-v1 312.5, KeyDoor 0.9 over 10 episodes\n" in stream.getvalue()
+    lines.on_update_end(event(600, {"train_return_mean": 5.0, "train_return_mean/KeyDoor": -0.5}))
+    assert stream.getvalue().endswith("train return KeyDoor -0.5\n")

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from rl_training.runtime.callbacks import Callback, TrainingEvent
@@ -59,8 +59,8 @@ class _Progress(Callback):
         self.stream = stream
         self._clock = clock
         self.rate = StepRate(clock)
-        self.train_return: float | None = None
-        self.eval_return: float | None = None
+        self.train_return: str | None = None
+        self.eval_return: str | None = None
 
     def on_train_start(self, event: TrainingEvent) -> None:
         """Say where the run lives and where it starts; it may be the next of several."""
@@ -77,12 +77,12 @@ class _Progress(Callback):
     def on_update_end(self, event: TrainingEvent) -> None:
         """Take note of the step and the training return."""
         self.rate.add(event.step)
-        self.train_return = event.metrics.get("train_return_mean", self.train_return)
+        self.train_return = returns_text(event.metrics, "train_return_mean") or self.train_return
 
     def on_eval_end(self, event: TrainingEvent) -> None:
         """Take note of the evaluation's return."""
         self.rate.add(event.step)
-        self.eval_return = event.metrics.get("eval_return_mean", self.eval_return)
+        self.eval_return = returns_text(event.metrics, "eval_return_mean") or self.eval_return
 
     def rate_text(self) -> str:
         """Return steps per second in words."""
@@ -117,7 +117,7 @@ class ProgressLines(_Progress):
             self.remaining_text(event),
         ]
         if self.train_return is not None:
-            parts.append(f"train return {number(self.train_return)}")
+            parts.append(f"train return {self.train_return}")
         self.say(", ".join(parts))
 
     def on_eval_end(self, event: TrainingEvent) -> None:
@@ -125,9 +125,10 @@ class ProgressLines(_Progress):
         super().on_eval_end(event)
         metrics = event.metrics
         if "eval_return_mean" in metrics:
+            suite = bool(by_task(metrics, "eval_return_mean"))
+            spread = "" if suite else f" +- {number(metrics['eval_return_std'])}"
             self.say(
-                f"step {event.step:,}: eval return {number(metrics['eval_return_mean'])}"
-                f" +- {number(metrics['eval_return_std'])} over {metrics['eval_episodes']} episodes"
+                f"step {event.step:,}: eval return {self.eval_return}{spread} over {metrics['eval_episodes']} episodes"
             )
 
 
@@ -198,9 +199,22 @@ class ProgressBar(_Progress):
             "steps": f"{event.step:,}/{event.total_timesteps:,}",
             "rate": self.rate_text(),
             "remaining": self.remaining_text(event),
-            "train": "" if self.train_return is None else f"train {number(self.train_return)}",
-            "eval": "" if self.eval_return is None else f"eval {number(self.eval_return)}",
+            "train": "" if self.train_return is None else f"train {self.train_return}",
+            "eval": "" if self.eval_return is None else f"eval {self.eval_return}",
         }
+
+
+def by_task(metrics: Mapping[str, Any], name: str) -> dict[str, float]:
+    """Return a metric of each task of a suite, nothing where there is none."""
+    return {key.partition("/")[2]: value for key, value in metrics.items() if key.startswith(f"{name}/")}
+
+
+def returns_text(metrics: Mapping[str, Any], name: str) -> str | None:
+    """Return a mean return in words, one for each task of a suite: their mean would say nothing."""
+    tasks = by_task(metrics, name)
+    if tasks:
+        return ", ".join(f"{task} {number(value)}" for task, value in tasks.items())
+    return number(metrics[name]) if name in metrics else None
 
 
 def number(value: float) -> str:

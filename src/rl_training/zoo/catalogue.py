@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rl_training.zoo.manifests import load_manifests, manifest_of
@@ -31,7 +31,7 @@ def list_presets() -> list[PresetEntry]:
             config["algo"],
             config["env_id"],
             config["total_timesteps"],
-            needed_extra(config["env_id"]),
+            _needed_extras(config),
             suite_of.get(name),
         )
         for name, config in sorted(locked_presets().items())
@@ -46,6 +46,13 @@ def needed_extra(env_id: str) -> str | None:
     """Return the extra that brings an environment, or None where the core suffices."""
     manifest = manifest_of(env_id)
     return manifest.extra if manifest is not None else _EXTRAS.get(env_id.partition(":")[0])
+
+
+def _needed_extras(config: Mapping[str, Any]) -> str | None:
+    """Return what a configuration needs besides the core, for all tasks of a suite."""
+    tasks = config["env_kwargs"].get("tasks", [config])
+    extras = sorted({extra for task in tasks if (extra := needed_extra(task["env_id"])) is not None})
+    return ",".join(extras) or None
 
 
 def catalogue_record(presets: Sequence[PresetEntry]) -> dict[str, Any]:
