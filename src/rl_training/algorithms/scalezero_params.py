@@ -64,7 +64,7 @@ class ScaleZeroParams(PlanningParams):
     stage_steps: Annotated[int, Ge(1)] | None = None
     """Environment steps after which the next stage begins at the latest; null shares the run out equally."""
     reopen_tasks: bool = True
-    """A solved task that an evaluation finds below its target is trained again."""
+    """A solved task that an evaluation finds below its target comes back into training, and does not leave again."""
 
     @property
     def with_successors(self) -> bool:

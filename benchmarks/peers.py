@@ -1,0 +1,214 @@
+"""Stable-baselines3 with the settings of one of our configurations, so that both sides learn by the same numbers.
+
+What the peer cannot do is refused: a comparison whose settings differ would say nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rl_training.experiment.config import TrainConfig, algorithm_params
+from rl_training.experiment.env_params import env_params
+from rl_training.experiment.schedules import as_schedule
+
+_ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
+_HIDDEN = {"ppo": [64, 64], "dqn": [64, 64]}
+
+
+def make_peer(config: TrainConfig) -> Any:
+    """Return stable-baselines3's model for a configuration of ppo, dqn, sac or td3."""
+    build = {"ppo": _ppo, "dqn": _dqn, "sac": _sac, "td3": _td3}[config.algo]
+    return build(config, algorithm_params(config), _vector_env(config))
+
+
+def train_peer(config: TrainConfig, seeds: list[int]) -> dict[str, Any]:
+    """Train it, evaluate the final policy on one complete episode per seed, and return what is stored of it."""
+    torch.set_num_threads(config.torch_threads or 1)
+    model = make_peer(config)
+    started = time.perf_counter()
+    model.learn(config.total_timesteps)
+    seconds = time.perf_counter() - started
+    returns = [_play(model, config, seed) for seed in seeds]
+    return {
+        "steps": int(model.num_timesteps),
+        "seconds": round(seconds, 1),
+        "eval_return_mean": float(np.mean(returns)),
+        "eval_return_std": float(np.std(returns)),
+        "eval_episodes": len(returns),
+    }
+
+
+def _play(model: Any, config: TrainConfig, seed: int) -> float:
+    """Return the real return of one deterministic episode, seen through the frozen normaliser of training."""
+    env = gym.make(config.env_id, **env_params(config, "evaluation").make_kwargs)
+    normalizer = model.get_vec_normalize_env()
+    observation, _ = env.reset(seed=seed)
+    total, ended = 0.0, False
+    while not ended:
+        seen = observation if normalizer is None else normalizer.normalize_obs(observation)
+        action, _ = model.predict(seen, deterministic=True)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        total += float(reward)
+        ended = terminated or truncated
+    env.close()
+    return total
+
+
+def _vector_env(config: TrainConfig) -> Any:
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    params = env_params(config, "training")
+    unknown = {
+        key: value
+        for key, value in config.env_kwargs.items()
+        if key not in ("normalize_observation", "normalize_reward") and key not in params.make_kwargs
+    }
+    if unknown:
+        raise ValueError(f"the peer has no {', '.join(unknown)}")
+    env = make_vec_env(config.env_id, n_envs=config.num_envs, seed=config.seed, env_kwargs=params.make_kwargs)
+    if params.normalize_observation or params.normalize_reward:
+        return VecNormalize(
+            env,
+            norm_obs=params.normalize_observation,
+            norm_reward=params.normalize_reward,
+            clip_obs=params.clip_observation,
+            clip_reward=params.clip_reward,
+            gamma=config.algo_kwargs["gamma"],
+        )
+    return env
+
+
+def _scheduled(params: Any, key: str) -> float | Callable[[float], float]:
+    """Return a number, or the function of the remaining share of the run that the peer takes for a linear schedule."""
+    fixed, schedule = getattr(params, key), getattr(params, f"{key}_schedule")
+    if getattr(params, f"{key}_warmup_steps"):
+        raise ValueError(f"the peer has no warm-up of {key}")
+    if schedule is None:
+        return float(fixed)
+    shape = as_schedule(schedule)
+    if shape.type != "linear" or shape.duration not in (None, 1.0):
+        raise ValueError(f"the peer has no {shape.type} schedule of {key} as configured")
+    start = fixed if shape.start is None else shape.start
+    end = shape.end or 0.0
+    return lambda remaining: end + (start - end) * remaining
+
+
+def _refuse(params: Any, **expected: Any) -> None:
+    """Refuse options that the peer lacks, unless they are switched off."""
+    different = {key: getattr(params, key) for key, value in expected.items() if getattr(params, key) != value}
+    if different:
+        raise ValueError(f"the peer has no {', '.join(f'{key} {value}' for key, value in different.items())}")
+
+
+def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
+    from stable_baselines3 import PPO
+
+    _refuse(params, clip_value_loss=False, log_std="state_independent", optimizer="adam", ent_coef_schedule=None)
+    network: dict[str, Any] = {
+        "net_arch": list(params.hidden_sizes or _HIDDEN["ppo"]),
+        "activation_fn": _ACTIVATIONS[params.activation],
+        "ortho_init": params.orthogonal_init,
+        "log_std_init": params.log_std_init,
+        "optimizer_kwargs": {"eps": params.optimizer_eps},
+    }
+    return PPO(
+        "MlpPolicy",
+        env,
+        learning_rate=_scheduled(params, "learning_rate"),
+        clip_range=_scheduled(params, "clip_coef"),
+        n_steps=params.num_steps,
+        batch_size=params.minibatch_size,
+        n_epochs=params.update_epochs,
+        gamma=params.gamma,
+        gae_lambda=params.gae_lambda,
+        ent_coef=params.ent_coef,
+        vf_coef=params.vf_coef,
+        max_grad_norm=params.max_grad_norm,
+        normalize_advantage=params.normalize_advantage,
+        target_kl=params.target_kl,
+        use_sde=params.use_sde,
+        sde_sample_freq=params.sde_sample_freq,
+        policy_kwargs=network,
+        seed=config.seed,
+        device="cpu",
+    )
+
+
+def _replay_settings(params: Any) -> dict[str, Any]:
+    _refuse(params, hindsight="none")
+    return {
+        "learning_rate": _scheduled(params, "learning_rate"),
+        "buffer_size": params.buffer_size,
+        "learning_starts": params.learning_starts,
+        "batch_size": params.batch_size,
+        "tau": params.tau,
+        "gamma": params.gamma,
+        "train_freq": params.train_interval,
+        "gradient_steps": params.gradient_steps,
+        "n_steps": params.n_step,
+    }
+
+
+def _dqn(config: TrainConfig, params: Any, env: Any) -> Any:
+    from stable_baselines3 import DQN
+
+    off = {"double": False, "dueling": False, "prioritized": False, "noisy": False, "distribution": "none"}
+    _refuse(params, **off, repeat_exponent=None, loss="huber")
+    epsilon = as_schedule(params.epsilon_schedule)
+    assert epsilon.end is not None
+    assert epsilon.duration is not None
+    return DQN(
+        "MlpPolicy",
+        env,
+        **_replay_settings(params),
+        target_update_interval=params.target_update_interval,
+        exploration_initial_eps=params.epsilon,
+        exploration_final_eps=epsilon.end,
+        exploration_fraction=epsilon.duration,
+        max_grad_norm=params.max_grad_norm,
+        policy_kwargs={"net_arch": list(params.hidden_sizes or _HIDDEN["dqn"])},
+        seed=config.seed,
+        device="cpu",
+    )
+
+
+def _sac(config: TrainConfig, params: Any, env: Any) -> Any:
+    from stable_baselines3 import SAC
+
+    _refuse(params, temperature="auto", target_entropy="auto", num_quantiles=1, batch_norm=False, max_grad_norm=None)
+    return SAC(
+        "MlpPolicy",
+        env,
+        **_replay_settings(params),
+        use_sde=params.use_sde,
+        policy_kwargs={"net_arch": list(params.hidden_sizes), "n_critics": params.num_critics},
+        seed=config.seed,
+        device="cpu",
+    )
+
+
+def _td3(config: TrainConfig, params: Any, env: Any) -> Any:
+    from stable_baselines3 import TD3
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    _refuse(params, max_grad_norm=None)
+    actions = int(np.prod(env.action_space.shape))
+    return TD3(
+        "MlpPolicy",
+        env,
+        **_replay_settings(params),
+        action_noise=NormalActionNoise(np.zeros(actions), np.full(actions, params.exploration_noise)),
+        policy_delay=params.policy_delay,
+        target_policy_noise=params.target_noise,
+        target_noise_clip=params.target_noise_clip,
+        policy_kwargs={"net_arch": list(params.hidden_sizes), "n_critics": params.num_critics},
+        seed=config.seed,
+        device="cpu",
+    )
