@@ -89,9 +89,7 @@ def test_the_examples_on_the_page_are_valid(tmp_path: Path) -> None:
     (tmp_path / "ppo-cartpole.yaml").write_text((ROOT / "configs" / "ppo-cartpole.yaml").read_text())
     (tmp_path / "overlay.yaml").write_text(overlay)
     assert load_config(tmp_path / "overlay.yaml").total_timesteps == 10_000
-    (tmp_path / "suite.yaml").write_text(
-        f"algo: scalezero\ntotal_timesteps: 9000\neval_interval: 900\nseed: 0\n{suite}"
-    )
+    (tmp_path / "suite.yaml").write_text(f"algo: scalezero\n{RUN_LENGTH}{suite}")
     assert [task.name for task in tasks_of(load_config(tmp_path / "suite.yaml"))] == ["CartPole-v1", "Acrobot-v1"]
     indented = "".join(f"  {line}\n" for line in schedule.splitlines())
     (tmp_path / "schedule.yaml").write_text(f"config: ppo-cartpole.yaml\nalgo_kwargs:\n{indented}")
