@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -59,7 +61,11 @@ def test_evaluations_tell_the_tasks_apart(result: TrainResult) -> None:
     assert [(row["task"], row["episode"]) for row in episodes] == [
         (task, episode) for task in returns for episode in (0, 1)
     ]
-    best = json.loads((result.run_dir / "metadata.json").read_text())["best_checkpoint"]
+    metadata = json.loads((result.run_dir / "metadata.json").read_text())
+    schema = resources.files("rl_training.experiment").joinpath("metadata.schema.json").read_text(encoding="utf-8")
+    jsonschema.validate(metadata, json.loads(schema))
+    assert metadata["latest_metrics"]["eval_return_mean/KeyDoor"] == returns["KeyDoor"]
+    best = metadata["best_checkpoint"]
     assert best["metric"] == "eval_normalized_mean"
     assert best["value"] == max(row["eval_normalized_mean"] for row in rows)
 
