@@ -370,5 +370,5 @@ def test_the_task_of_an_ordinary_run_is_called_by_its_environment(
     assert named == plain
     assert named["eval_episodes"] == 2
     assert not any("/" in key for key in named)
-    assert main(["eval", "--checkpoint", str(run_dir), "--task", "pole"]) == 2
-    assert capsys.readouterr().err == f"axiomrl: error: unknown task `pole`; there are {CART}\n"
+    assert main(["eval", "--checkpoint", str(run_dir), "--task", "Breakout"]) == 2
+    assert capsys.readouterr().err == f"axiomrl: error: unknown task `Breakout`; there are {CART}\n"
