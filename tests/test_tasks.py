@@ -119,7 +119,7 @@ def test_tasks_are_chosen_by_name() -> None:
     assert choose_task(tasks[:1], None) is tasks[0]
     with pytest.raises(AxiomError, match=f"knows several tasks; name one of {CART}, swing"):
         choose_task(tasks, None)
-    with pytest.raises(ConfigError, match="unknown task `swong`; did you mean `swing`?"):
+    with pytest.raises(ConfigError, match=r"unknown task `swong`; did you mean `swing`\?"):
         choose_task(tasks, "swong")
     with pytest.raises(ConfigError, match=f"unknown task `xxxxxxxx`; there are {CART}, swing"):
         choose_task(tasks, "xxxxxxxx")
@@ -304,7 +304,7 @@ def test_every_mistake_of_a_list_is_told_at_once() -> None:
             TARGET,
             {"env_id": CART, "name": "short", "max_episode_steps": 9},
             algo_kwargs={"batch_size": 2},
-            **{"eval_interval": 500},
+            eval_interval=500,
         ),
         suite(CART, algo_kwargs={"experts": 1, "top_k": 2}),
         suite(CART, algo_kwargs={"width": 40, "heads": 5, "unroll_steps": 4, "context_steps": 5}),
