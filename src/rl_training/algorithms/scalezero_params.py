@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 
 from rl_training.algorithms.planning_params import PlanningParams
 from rl_training.experiment.tasks import Task, is_suite
@@ -29,7 +29,7 @@ class ScaleZeroParams(PlanningParams):
     """Steps that each task's replay holds."""
     batch_size: Annotated[int, Ge(1)] = 192
     """Windows of experience per gradient step, shared out among the tasks that are trained."""
-    per_alpha: Annotated[float, Ge(0)] = 0.0
+    per_alpha: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """How much the error of a step's value counts when windows are drawn: 0 draws uniformly."""
     hidden_size: Annotated[int, Ge(1)] = 64
     """Width of the hidden layers of the tasks' encoders and heads."""

@@ -107,7 +107,7 @@ def read_tasks(env_kwargs: Mapping[str, Any]) -> tuple[list[Task], list[Problem]
         if task is not None:
             found += _repetition(task, tasks, path)
             tasks.append(task)
-        problems += found
+        problems += [problem for problem in found if problem not in problems]  # a shared key is wrong once
     return tasks, problems
 
 
@@ -127,7 +127,7 @@ def _read_task(entry: Any, shared: Mapping[str, Any], path: KeyPath) -> tuple[Ta
     if TASKS in own:
         problems.append(Problem((*path, TASKS), "tasks do not nest; list them all on one level"))
     env_kwargs, found = check_env_kwargs(_merged(shared, own), path)
-    problems += found
+    problems += [_where_written(problem, own, path) for problem in found]
     keys = None if problems else TaskKeys(**values)
     if keys is None:
         return None, problems
@@ -147,6 +147,16 @@ def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(shared.get(mode), Mapping) and isinstance(own.get(mode), Mapping):
             merged[mode] = {**shared[mode], **own[mode]}
     return merged
+
+
+def _where_written(problem: Problem, own: Mapping[str, Any], path: KeyPath) -> Problem:
+    """Return the problem of a task's merged keys at the place of the key, which may be beside the list of tasks."""
+    keys = problem.path[len(path) :]
+    block = own.get(keys[0])
+    from_shared_block = keys[0] in MODES and len(keys) > 1 and isinstance(block, Mapping) and keys[1] not in block
+    if keys[0] in own and not from_shared_block:
+        return problem
+    return problem._replace(path=(_PATH[0], *keys))
 
 
 def _repetition(task: Task, earlier: Sequence[Task], path: KeyPath) -> list[Problem]:

@@ -59,7 +59,9 @@ def completed_values(transform: CompletedValues, tree: Tree, root: int, node: in
     for action in range(len(scores)):
         edge = tree.edges[root, node, action]
         scores[action] = edge.q_value if edge.visits > 0 else mixed
-        low, high = min(low, scores[action]), max(high, scores[action])
+        # What only a mask forbids at the root still counts for the range; what the model does not know is no action.
+        if edge.logit > -math.inf or (node == 0 and tree.known[root, action]):
+            low, high = min(low, scores[action]), max(high, scores[action])
     factor = (transform.c_visit + most_visits) * transform.c_scale / max(high - low, transform.epsilon)
     for action in range(len(scores)):
         scores[action] = (scores[action] - low) * factor

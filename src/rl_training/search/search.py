@@ -66,6 +66,7 @@ class TreeSearch:
         # A slice of a larger tensor would make the compiler start anew for its layout.
         logits = np.ascontiguousarray(output.prior_logits.float().cpu().numpy())
         values = np.ascontiguousarray(output.value.float().cpu().numpy())
+        known = logits > -np.inf
         if legal is not None:
             logits = np.where(legal, logits, np.float32(-np.inf))
         allowed = np.isfinite(logits)
@@ -74,6 +75,7 @@ class TreeSearch:
         self.tree = self._buffers.reserve(len(logits), num_simulations + 1, logits.shape[1])
         if self._leaves.logits.shape != logits.shape:
             self._leaves = make_leaves(*logits.shape)
+        self.tree.known[:] = known
         plant(self.tree, values, logits)
         self._add_noise(allowed, exploration, generator, noise)
         if isinstance(model, MLPModel):

@@ -44,6 +44,7 @@ class Tree(NamedTuple):
     nodes: np.ndarray  # [B, N] of NODE
     edges: np.ndarray  # [B, N, A] of EDGE
     bounds: np.ndarray  # [B, 2] float32, the lowest and the highest Q-value seen
+    known: np.ndarray  # [B, A] bool, false where the model says that the root has no such action
     gumbel: np.ndarray  # [B, A] float32, the root's noise
     considered: np.ndarray  # [B, N - 1] int32, how often the action that simulation i takes at the root was visited
     scores: np.ndarray  # [A] float64, scratch of the selection
@@ -90,6 +91,7 @@ class TreeBuffers:
             nodes=self._array("nodes", NODE, batch, nodes),
             edges=self._array("edges", EDGE, batch, nodes, actions),
             bounds=self._array("bounds", np.float32, batch, 2),
+            known=self._array("known", np.bool_, batch, actions),
             gumbel=self._array("gumbel", np.float32, batch, actions),
             considered=self._array("considered", np.int32, batch, nodes - 1),
             scores=self._array("scores", np.float64, actions),
