@@ -20,7 +20,7 @@ from rl_training.models.scalezero_network import SIMPLEX_SIZE, ScaleZeroNetwork,
 from rl_training.models.world_transformer import TransformerBlock
 from rl_training.search.model import ModelOutput
 from rl_training.search.search import SearchResult
-from rl_training.search.transformer import Block, Linear, Norm, TaskHeads, Transformer
+from rl_training.search.transformer import Block, Linear, Norm, TaskHeads, Transformer, TransformerModel
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,11 @@ def compiled_transformer(network: ScaleZeroNetwork, discount: float) -> Transfor
         group=SIMPLEX_SIZE,
         discount=discount,
     )
+
+
+def fastest_model(model: ScaleZeroModel, transformer: Transformer | None) -> ScaleZeroModel | TransformerModel:
+    """Return what to search with: the compiled transformer where there is one, with the model's encoders before it."""
+    return model if transformer is None else TransformerModel(transformer, model.tasks, model.encode)
 
 
 def _block(block: nn.Module) -> Block:

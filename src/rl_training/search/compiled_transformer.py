@@ -20,7 +20,7 @@ from rl_training.search.tree import Leaves, Tree
 ACTION, LATENT = 0, 1  # a node's tokens
 
 
-@part()
+@entry
 def apply(
     network: PackedTransformer, number: int, rows: int, source: int, stride: int, target: int, activations: np.ndarray
 ) -> None:
@@ -182,7 +182,7 @@ def ask_experts(network: PackedTransformer, number: int, rows: int, workspace: W
             add_scaled(activations[target : target + width], gate, activations[source : source + width])
 
 
-@part()
+@entry
 def read_tokens(network: PackedTransformer, rows: int, workspace: Workspace) -> None:
     """Read one token per row, which stands in `hidden`, and leave the outputs in `normed`."""
     activations, columns, stride = workspace.activations, network.columns, network.stride
@@ -232,7 +232,7 @@ def imagine(network: PackedTransformer, spans: np.ndarray, leaves: Leaves, activ
                 softmax(activations[start : start + network.group])
 
 
-@part()
+@entry
 def predict(network: PackedTransformer, spans: np.ndarray, leaves: Leaves, activations: np.ndarray) -> None:
     """Read policies and values from the outputs for latents."""
     rows, columns, stride = len(leaves.actions), network.columns, network.stride

@@ -15,6 +15,9 @@ from rl_training.search.rules import Gumbel, Puct, Rule, considered_visits
 from rl_training.search.transformer import TransformerModel
 from rl_training.search.tree import Tree, TreeBuffers, make_leaves
 
+Searchable = SearchModel | MLPModel | TransformerModel
+"""What can be searched: by torch, or compiled as a whole."""
+
 
 class SearchResult(NamedTuple):
     """What the search found at the roots."""
@@ -42,7 +45,7 @@ class TreeSearch:
     @torch.inference_mode()
     def run(
         self,
-        model: SearchModel | MLPModel | TransformerModel,
+        model: Searchable,
         observation: Any,
         *,
         num_simulations: int,

@@ -141,6 +141,8 @@ class Transformer:
         discount: float,
     ) -> None:
         """`positions` is [window, width]; a latent's softmax is taken over groups of `group` numbers."""
+        self.actions = [len(task.action_rows) for task in tasks]
+        """How many actions each task has."""
         self._size = 0
         self._linears: list[tuple[int, ...]] = []
         self._copies: list[tuple[int, Tensor, slice]] = []  # offset, parameter, and the part of it
@@ -303,7 +305,7 @@ class TransformerModel:
         """`encode` returns the latents [rows, width] of each of the tasks, by any network."""
         self.transformer = transformer
         self.tasks = tuple(tasks)
-        self.actions = max(int(transformer.packed.tasks[task]["actions"]) for task in tasks)
+        self.actions = max(transformer.actions[task] for task in tasks)
         self.spans = np.zeros((len(self.tasks), 3), np.int64)
         """Each task's number, first row and end in the search that `initial` began."""
         self._encode = encode
