@@ -6,6 +6,7 @@ All rows of a batch read one token at a time; a token's intermediate results sta
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,11 @@ from rl_training.search.tree import Leaves, Tree
 ACTION, LATENT = 0, 1  # a node's tokens
 
 
-@entry
+@part()
 def apply(
-    network: PackedTransformer, number: int, rows: int, source: int, stride: int, target: int, activations: np.ndarray
+    layer: Any, rows: int, source: int, stride: int, target: int, weights: np.ndarray, activations: np.ndarray
 ) -> None:
     """Write a linear layer's outputs for the rows at `source`."""
-    layer = network.linears[number]
     multiply(
         rows,
         activations,
@@ -33,20 +33,11 @@ def apply(
         stride,
         target,
         layer.outputs,
-        network.weights,
+        weights,
         layer.weight,
         layer.bias,
         layer.inputs,
     )
-
-
-@part()
-def perceive(
-    network: PackedTransformer, number: int, rows: int, source: int, stride: int, target: int, activations: np.ndarray
-) -> None:
-    """Write a linear layer's outputs, the negative ones as 0."""
-    apply(network, number, rows, source, stride, target, activations)
-    activate(activations[target : target + rows * network.linears[number].outputs], RELU)
 
 
 @part()
@@ -148,41 +139,47 @@ def choose(gates: np.ndarray, top_k: int) -> None:
 
 
 @part()
-def ask_experts(network: PackedTransformer, number: int, rows: int, workspace: Workspace) -> None:
-    """Add to `hidden` what the experts answer to `normed`: the shared one, and each about the rows that chose it."""
-    activations, group = workspace.activations, workspace.group
-    columns, width, stride, experts = network.columns, network.width, network.stride, network.experts
-    hidden, normed, gates = columns.hidden * rows, columns.normed * rows, columns.gates * rows
-    gathered, inner, answer = columns.gathered * rows, columns.inner * rows, columns.answer * rows
-    block = network.blocks[number]
-    shared = block.experts + 2 * experts
-    perceive(network, shared, rows, normed, stride, inner, activations)
-    apply(network, shared + 1, rows, inner, network.linears[shared].outputs, answer, activations)
-    add_scaled(activations[hidden : hidden + rows * stride], np.float32(1.0), activations[answer:])
-    if experts == 0:
-        return
-    per_row = network.linears[block.router].outputs
-    apply(network, block.router, rows, normed, stride, gates, activations)
+def gather(network: PackedTransformer, expert: int, rows: int, per_row: int, workspace: Workspace) -> int:
+    """Copy the rows of `normed` that chose an expert one after the other, list them, and return how many they are."""
+    columns, stride, activations = network.columns, network.stride, workspace.activations
+    count = 0
     for row in range(rows):
-        choose(activations[gates + row * per_row : gates + row * per_row + experts], network.top_k)
-    for expert in range(experts):
-        count = 0
+        # The last expert is asked about every row.
+        if expert == network.experts or activations[columns.gates * rows + row * per_row + expert] > 0:
+            source, target = columns.normed * rows + row * stride, columns.gathered * rows + count * stride
+            copy(activations[source:], activations[target : target + network.width])
+            workspace.group[count] = row
+            count += 1
+    return count
+
+
+@part()
+def ask_experts(network: PackedTransformer, number: int, rows: int, workspace: Workspace) -> None:
+    """Add to `hidden` what the experts answer to `normed`, each about the rows that chose it."""
+    activations, weights, linears = workspace.activations, network.weights, network.linears
+    columns, width, stride, experts = network.columns, network.width, network.stride, network.experts
+    hidden, gates, gathered = columns.hidden * rows, columns.gates * rows, columns.gathered * rows
+    inner, answer = columns.inner * rows, columns.answer * rows
+    block, per_row = network.blocks[number], 0
+    if experts > 0:
+        per_row = linears[block.router].outputs
+        apply(linears[block.router], rows, columns.normed * rows, stride, gates, weights, activations)
         for row in range(rows):
-            if activations[gates + row * per_row + expert] > 0:
-                source, target = normed + row * stride, gathered + count * stride
-                copy(activations[source:], activations[target : target + width])
-                group[count] = row
-                count += 1
-        first = block.experts + 2 * expert
-        perceive(network, first, count, gathered, stride, inner, activations)
-        apply(network, first + 1, count, inner, network.linears[first].outputs, answer, activations)
+            choose(activations[gates + row * per_row : gates + row * per_row + experts], network.top_k)
+    for expert in range(experts + 1):
+        count = gather(network, expert, rows, per_row, workspace)
+        first, second = linears[block.experts + 2 * expert], linears[block.experts + 2 * expert + 1]
+        apply(first, count, gathered, stride, inner, weights, activations)
+        activate(activations[inner : inner + count * first.outputs], RELU)
+        apply(second, count, inner, first.outputs, answer, weights, activations)
         for member in range(count):
-            gate = activations[gates + group[member] * per_row + expert]
-            target, source = hidden + group[member] * stride, answer + member * stride
+            row = workspace.group[member]
+            gate = np.float32(1.0) if expert == experts else activations[gates + row * per_row + expert]
+            target, source = hidden + row * stride, answer + member * stride
             add_scaled(activations[target : target + width], gate, activations[source : source + width])
 
 
-@entry
+@part()
 def read_tokens(network: PackedTransformer, rows: int, workspace: Workspace) -> None:
     """Read one token per row, which stands in `hidden`, and leave the outputs in `normed`."""
     activations, columns, stride = workspace.activations, network.columns, network.stride
@@ -193,17 +190,11 @@ def read_tokens(network: PackedTransformer, rows: int, workspace: Workspace) -> 
     for number in range(len(network.blocks)):
         block = network.blocks[number]
         norm_rows(network, block.attention_norm, rows, activations)
-        apply(
-            network,
-            block.attention_input,
-            rows,
-            columns.normed * rows,
-            stride,
-            columns.projected * rows,
-            activations,
-        )
+        projection = network.linears[block.attention_input]
+        apply(projection, rows, columns.normed * rows, stride, columns.projected * rows, network.weights, activations)
         attend(network, number, rows, workspace)
-        apply(network, block.attention_output, rows, columns.attended * rows, stride, answer, activations)
+        mix = network.linears[block.attention_output]
+        apply(mix, rows, columns.attended * rows, stride, answer, network.weights, activations)
         add_scaled(activations[hidden : hidden + rows * stride], np.float32(1.0), activations[answer:])
         norm_rows(network, block.experts_norm, rows, activations)
         ask_experts(network, number, rows, workspace)
@@ -211,49 +202,50 @@ def read_tokens(network: PackedTransformer, rows: int, workspace: Workspace) -> 
 
 
 @part()
-def imagine(network: PackedTransformer, spans: np.ndarray, leaves: Leaves, activations: np.ndarray) -> None:
+def ask_heads(
+    network: PackedTransformer, heads: int, first: int, count: int, scalars: np.ndarray, activations: np.ndarray
+) -> None:
+    """Ask a trunk and its two heads about some rows of `normed`: scalars are written, vectors stay in `answer`."""
+    rows, columns, weights = len(scalars), network.columns, network.weights
+    trunk, scalar, vector = network.linears[heads], network.linears[heads + 1], network.linears[heads + 2]
+    source, inner, answer = columns.normed * rows + first * network.stride, columns.inner * rows, columns.answer * rows
+    apply(trunk, count, source, network.stride, inner, weights, activations)
+    activate(activations[inner : inner + count * trunk.outputs], RELU)
+    apply(scalar, count, inner, trunk.outputs, answer, weights, activations)
+    for row in range(count):
+        start = answer + row * scalar.outputs
+        scalars[first + row] = expectation(activations[start : start + scalar.width])
+    apply(vector, count, inner, trunk.outputs, answer, weights, activations)
+
+
+@part()
+def imagine(network: PackedTransformer, spans: np.ndarray, rewards: np.ndarray, activations: np.ndarray) -> None:
     """Read rewards and, into `hidden`, the next latents from the outputs for actions."""
-    rows, columns, stride = len(leaves.actions), network.columns, network.stride
-    inner, answer = columns.inner * rows, columns.answer * rows
+    rows, width = len(rewards), network.width
     for span in range(len(spans)):
         task, first, count = network.tasks[spans[span, 0]], spans[span, 1], spans[span, 2] - spans[span, 1]
-        features = network.linears[task.step_trunk].outputs
-        perceive(network, task.step_trunk, count, columns.normed * rows + first * stride, stride, inner, activations)
-        reward = network.linears[task.reward]
-        apply(network, task.reward, count, inner, features, answer, activations)
+        ask_heads(network, task.step, first, count, rewards, activations)
         for row in range(count):
-            start = answer + row * reward.outputs
-            leaves.rewards[first + row] = expectation(activations[start : start + reward.width])
-        hidden = columns.hidden * rows + first * stride
-        apply(network, task.latent, count, inner, features, hidden, activations)
-        for row in range(count):
-            for column in range(0, network.width, network.group):
-                start = hidden + row * stride + column
-                softmax(activations[start : start + network.group])
+            source = network.columns.answer * rows + row * network.stride
+            for column in range(0, width, network.group):
+                softmax(activations[source + column : source + column + network.group])
+            target = network.columns.hidden * rows + (first + row) * network.stride
+            copy(activations[source:], activations[target : target + width])
 
 
-@entry
+@part()
 def predict(network: PackedTransformer, spans: np.ndarray, leaves: Leaves, activations: np.ndarray) -> None:
     """Read policies and values from the outputs for latents."""
-    rows, columns, stride = len(leaves.actions), network.columns, network.stride
-    inner, answer = columns.inner * rows, columns.answer * rows
+    rows = len(leaves.values)
     for span in range(len(spans)):
         task, first, count = network.tasks[spans[span, 0]], spans[span, 1], spans[span, 2] - spans[span, 1]
-        features = network.linears[task.state_trunk].outputs
-        perceive(network, task.state_trunk, count, columns.normed * rows + first * stride, stride, inner, activations)
-        value = network.linears[task.value]
-        apply(network, task.value, count, inner, features, answer, activations)
+        ask_heads(network, task.state, first, count, leaves.values, activations)
+        per_row = network.linears[task.state + 2].outputs
         for row in range(count):
-            start = answer + row * value.outputs
-            leaves.values[first + row] = expectation(activations[start : start + value.width])
-            leaves.discounts[first + row] = network.discount
-        policy = network.linears[task.policy]
-        apply(network, task.policy, count, inner, features, answer, activations)
-        for row in range(count):
-            logits = leaves.logits[first + row]
+            logits, source = leaves.logits[first + row], network.columns.answer * rows + row * per_row
             fill(logits, np.float32(-np.inf))
-            for action in range(task.actions):
-                logits[action] = activations[answer + row * policy.outputs + action]
+            copy(activations[source:], logits[: task.actions])
+            leaves.discounts[first + row] = network.discount
 
 
 @entry
@@ -308,7 +300,7 @@ def expand(
     node_size = len(network.blocks) * 4 * network.width
     begin_step(network, spans, tree, node, leaves, workspace)
     read_tokens(network, batch, workspace)
-    imagine(network, spans, leaves, workspace.activations)
+    imagine(network, spans, leaves.rewards, workspace.activations)
     for root in range(batch):
         place = (workspace.places[root] + 1) % network.window
         workspace.places[root] = place

@@ -75,8 +75,11 @@ LINEAR = _record("weight bias inputs outputs width")
 """A linear layer: offsets among the weights, and sizes; `outputs` are padded, `width` of them are meant."""
 BLOCK = _record("attention_norm attention_input attention_output experts_norm router experts")
 """A block: offsets of its norms, numbers of its linear layers; an expert has two of them one after the other."""
-TASK = _record("actions action_rows state_trunk policy value step_trunk latent reward")
-"""A task: how many actions, the offset of their rows, and the numbers of its linear layers."""
+TASK = _record("actions action_rows state step")
+"""A task: how many actions, the offset of their rows, and the numbers of its heads' linear layers for states and steps:
+
+a trunk, then one head for a scalar (value, reward) and one for a vector (policy, latent).
+"""
 
 
 class Columns(NamedTuple):
@@ -273,8 +276,17 @@ class Transformer:
         )
 
     def _task(self, task: TaskHeads) -> tuple[int, ...]:
-        layers = (task.state_trunk, task.policy, task.value, task.step_trunk, task.latent, task.reward)
-        return (len(task.action_rows), self._place(task.action_rows), *(self._linear(layer) for layer in layers))
+        return (
+            len(task.action_rows),
+            self._place(task.action_rows),
+            self._heads(task.state_trunk, task.value, task.policy),
+            self._heads(task.step_trunk, task.reward, task.latent),
+        )
+
+    def _heads(self, trunk: Linear, scalar: Linear, vector: Linear) -> int:
+        """Place layers one after the other; return the first one's number."""
+        first, *_ = (self._linear(layer) for layer in (trunk, scalar, vector))
+        return first
 
 
 def _columns(width: int, window: int, experts: int, widest: int) -> Columns:
