@@ -11,20 +11,19 @@ from rl_training.algorithms.planning_models import NetworkModel, PrefixModel, co
 from rl_training.models.planning_network import rescale
 from rl_training.models.scalar_support import expected_scalar
 from rl_training.search.mlp import MLPModel
-from rl_training.search.model import SearchModel
 from rl_training.search.rules import Gumbel, Puct, Rule
-from rl_training.search.search import SearchResult, TreeSearch
+from rl_training.search.search import Searchable, SearchResult, TreeSearch
 
 ROOTS = 5
 
 
-def found_by(model: SearchModel | MLPModel, rule: Rule, observation: torch.Tensor) -> tuple[TreeSearch, SearchResult]:
+def found_by(model: Searchable, rule: Rule, observation: torch.Tensor) -> tuple[TreeSearch, SearchResult]:
     search = TreeSearch(rule)
     noise = np.random.default_rng(3)
     return search, search.run(model, observation, num_simulations=20, exploration=0.25, generator=noise)
 
 
-def assert_alike(rule: Rule, one: SearchModel | MLPModel, other: SearchModel | MLPModel) -> None:
+def assert_alike(rule: Rule, one: Searchable, other: Searchable) -> None:
     observation = torch.randn(ROOTS, 3, generator=generator(9))
     (first_search, first), (second_search, second) = (found_by(model, rule, observation) for model in (one, other))
     np.testing.assert_array_equal(first.visits, second.visits)

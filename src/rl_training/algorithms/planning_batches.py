@@ -15,9 +15,7 @@ from rl_training.data.observations import NumpyObservation, Observation, to_tens
 from rl_training.data.trajectory_replay import TrajectoryReplay, Window
 from rl_training.models.augmentation import shift_observation
 from rl_training.models.encoders import DictEncoder, ImageEncoder, VectorEncoder
-from rl_training.search.mlp import MLPModel
-from rl_training.search.model import SearchModel
-from rl_training.search.search import TreeSearch
+from rl_training.search.search import Searchable, TreeSearch
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class BatchMaker:
 
     params: PlanningParams
     network: Bootstrap
-    model: SearchModel | MLPModel
+    model: Searchable
     search: TreeSearch
     actions: int
     device: torch.device

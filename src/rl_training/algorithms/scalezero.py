@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from rl_training.algorithms.muzero_loss import UnrollBatch
 from rl_training.algorithms.planning_actions import actions_by_policy, actions_by_search
 from rl_training.algorithms.planning_batches import BatchMaker
 from rl_training.algorithms.scalezero_loss import LossWeights, scalezero_loss
-from rl_training.algorithms.scalezero_models import ScaleZeroModel, TaskView
+from rl_training.algorithms.scalezero_models import ScaleZeroModel, TaskView, compiled_transformer, fastest_model
 from rl_training.algorithms.scalezero_params import ScaleZeroParams
 from rl_training.data.observations import Observation
 from rl_training.models.adapters import activate_adapters, freeze_for_stage, merged_weights, trainable_parameters
@@ -29,6 +30,7 @@ from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.scalezero_network import ScaleZeroNetwork, TaskSpec
 from rl_training.search.search import SearchResult, TreeSearch
+from rl_training.search.transformer import Transformer
 
 
 class ScaleZero:
@@ -84,11 +86,16 @@ class ScaleZero:
         """The numbers of the tasks that are collected and learned from."""
         rule = search_rule(params)
         self.search = TreeSearch(rule)
+        self._compiled: Transformer | None = None
+        self._compiled_target: Transformer | None = None
+        if device.type == "cpu":
+            self._compiled = compiled_transformer(self.network, params.discount)
+            self._compiled_target = compiled_transformer(self.target_network, params.discount)
         self.batches = [
             BatchMaker(
                 params,
                 TaskView(self.target_network, task),
-                ScaleZeroModel(self.target_network, (task,), params.discount),
+                fastest_model(ScaleZeroModel(self.target_network, (task,), params.discount), self._compiled_target),
                 TreeSearch(rule),
                 actions.count,
                 device,
@@ -119,8 +126,10 @@ class ScaleZero:
         """Search from observations of some tasks, with what is legal in them, and return the findings by task."""
         model = ScaleZeroModel(self.network, tasks, self.params.discount)
         observations, masks = zip(*shown, strict=True)
-        with merged_weights(self.network.transformer):
-            found = self.search.run(model, observations, legal=self._legal(model, observations, masks), **settings)
+        legal = self._legal(model, observations, masks)
+        # The compiled search has the adapters in its weights already.
+        with nullcontext() if self._compiled else merged_weights(self.network.transformer):
+            found = self.search.run(fastest_model(model, self._compiled), observations, legal=legal, **settings)
         return model.split(found)
 
     def _legal(
@@ -148,9 +157,11 @@ class ScaleZero:
         metrics["gradient_norm"] = self.optimizer.step(
             loss, learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
         )
+        _expire(self._compiled)
         self.updates += 1
         if self.updates % self.params.target_update_interval == 0:
             self.target_values.copy_(self.optimizer.values)
+            _expire(self._compiled_target)
         return metrics
 
     def train_only(self, tasks: Sequence[int]) -> None:
@@ -164,6 +175,7 @@ class ScaleZero:
         """Train the backbone (stage 0) or only its stage-th adapter from now on; no output changes."""
         freeze_for_stage(self.network.transformer, stage)
         activate_adapters(self.target_network.transformer, stage)
+        _expire(self._compiled, self._compiled_target)
         self.optimizer.restart()
         self.stage = stage
 
@@ -192,6 +204,14 @@ class ScaleZero:
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates = state["updates"]
         self.trained = tuple(state["trained"])
+        _expire(self._compiled, self._compiled_target)
+
+
+def _expire(*transformers: Transformer | None) -> None:
+    """Let the compiled searches, where there are any, read the changed weights."""
+    for transformer in transformers:
+        if transformer is not None:
+            transformer.expire()
 
 
 @dataclass(frozen=True)

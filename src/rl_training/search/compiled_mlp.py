@@ -18,7 +18,7 @@ from rl_training.search.rules import Rule
 from rl_training.search.tree import Leaves, Tree
 
 # Sums may be taken in any order; infinities and NaN keep their meaning.
-_ANY_ORDER = {"reassoc", "contract", "nsz"}
+ANY_ORDER = {"reassoc", "contract", "nsz"}
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
@@ -57,7 +57,7 @@ def largest(values: np.ndarray) -> float:
     return np.int32(top ^ ((top >> np.int32(31)) & _FRACTION)).view(np.float32)
 
 
-@part(fastmath=_ANY_ORDER)
+@part(fastmath=ANY_ORDER)
 def expectation(logits: np.ndarray) -> float:
     """Return the scalar that logits over the integers -S..S stand for: their mean, then the inverse transform."""
     top = largest(logits)
@@ -147,25 +147,50 @@ def one_row(
 
 
 @part()
-def product(layer: Any, rows: int, weights: np.ndarray, activations: np.ndarray) -> None:
-    """Write the layer's input [rows, inputs] times its weight [outputs / TILE, inputs, TILE], plus its bias [outputs].
+def multiply(
+    rows: int,
+    activations: np.ndarray,
+    source: int,
+    stride: int,
+    target: int,
+    outputs: int,
+    weights: np.ndarray,
+    weight: int,
+    bias: int,
+    inputs: int,
+) -> None:
+    """Write the rows at `source` times a weight [outputs / TILE, inputs, TILE], plus its bias [outputs], to `target`.
 
     A row's sums are taken in the same order however many rows there are.
     """
-    inputs, outputs, stride = layer.inputs, layer.outputs, layer.stride
-    source, target = layer.source * rows, layer.target * rows
     together = rows - rows % 4
     for column in range(0, outputs, TILE):
-        weight, bias = layer.weight + column * inputs, layer.bias + column
         for row in range(0, together, 4):
             at, to = source + row * stride, target + row * outputs + column
-            four_rows(activations, at, stride, to, outputs, weights, weight, bias, inputs)
+            four_rows(activations, at, stride, to, outputs, weights, weight + column * inputs, bias + column, inputs)
     for row in range(together, rows):
-        at, to = source + row * stride, target + row * outputs
-        one_row(activations, at, to, outputs, weights, layer.weight, layer.bias, inputs)
+        one_row(activations, source + row * stride, target + row * outputs, outputs, weights, weight, bias, inputs)
 
 
-@part(fastmath=_ANY_ORDER)
+@part()
+def product(layer: Any, rows: int, weights: np.ndarray, activations: np.ndarray) -> None:
+    """Multiply a layer's input with its weight and add its bias."""
+    source, target = layer.source * rows, layer.target * rows
+    multiply(
+        rows,
+        activations,
+        source,
+        layer.stride,
+        target,
+        layer.outputs,
+        weights,
+        layer.weight,
+        layer.bias,
+        layer.inputs,
+    )
+
+
+@part(fastmath=ANY_ORDER)
 def activate(values: np.ndarray, activation: int) -> None:
     """Apply an activation in place."""
     one, half = np.float32(1.0), np.float32(0.5)
@@ -187,7 +212,7 @@ def activate(values: np.ndarray, activation: int) -> None:
             values[index] = values[index] * half * (one + np.float32(math.erf(values[index] * math.sqrt(0.5))))
 
 
-@part(fastmath=_ANY_ORDER)
+@part(fastmath=ANY_ORDER)
 def normalize(values: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> None:
     """Apply a layer normalisation in place."""
     mean = np.float32(0.0)

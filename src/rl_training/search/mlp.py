@@ -52,7 +52,7 @@ class _Layout:
 
     def __init__(self, latent_size: int) -> None:
         self.layers: list[tuple[int, ...]] = []
-        self.columns = _padded(latent_size)
+        self.columns = padded(latent_size)
         self.size = 0
         self.tensors: list[tuple[int, Tensor, bool]] = []  # offset, parameter, whether it is a weight
         self.latent_size = latent_size
@@ -75,13 +75,13 @@ class _Layout:
                 raise ValueError(f"a layer of {inputs} inputs follows {given} outputs")
             entry = {
                 "source": column,
-                "stride": _padded(given),
+                "stride": padded(given),
                 "inputs": inputs,
                 "target": self.columns,
-                "outputs": _padded(width),
+                "outputs": padded(width),
                 "width": width,
-                "weight": self._place(layer.weight, _padded(width) * inputs, is_weight=True),
-                "bias": self._place(layer.bias, _padded(width)),
+                "weight": self._place(layer.weight, padded(width) * inputs, is_weight=True),
+                "bias": self._place(layer.bias, padded(width)),
                 "norm": self._place_norm(layer.norm),
                 "activation": ACTIVATIONS[layer.activation],
                 "action_rows": -1 if action_rows is None else self._place(action_rows, action_rows.numel()),
@@ -89,7 +89,7 @@ class _Layout:
                 "rescale": rescale and last,
             }
             self.layers.append(tuple(int(entry[name]) for name in _FIELDS.split()))
-            self.columns += _padded(width)
+            self.columns += padded(width)
             action_rows = None  # they enter the first layer only
             source = len(self.layers) - 1
         return source
@@ -117,8 +117,17 @@ class _Layout:
         return offset
 
 
-def _padded(width: int) -> int:
+def padded(width: int) -> int:
+    """Return the width of whole tiles that hold so many outputs."""
     return -(-width // TILE) * TILE
+
+
+def tiled(weight: np.ndarray) -> np.ndarray:
+    """Return a weight [outputs, inputs] as [outputs / TILE, inputs, TILE], zeros behind the last output."""
+    outputs, inputs = weight.shape
+    if outputs % TILE:
+        weight = np.concatenate((weight, np.zeros((-outputs % TILE, inputs), np.float32)))
+    return weight.reshape(-1, TILE, inputs).transpose(0, 2, 1)
 
 
 class MLPModel:
@@ -157,7 +166,7 @@ class MLPModel:
             discount=layout.chain(discount, latent) if isinstance(discount, Sequence) else -1,
             constant_discount=math.nan if isinstance(discount, Sequence) else float(discount),
             latent=latent,
-            latent_stride=_padded(layout.latent_size),
+            latent_stride=padded(layout.latent_size),
             layers=np.array(layout.layers, LAYER),
             weights=np.zeros(layout.size, np.float32),
         )
@@ -172,8 +181,5 @@ class MLPModel:
         for offset, tensor, is_weight in self._tensors:
             values = tensor.detach().cpu().numpy()
             if is_weight:
-                width, inputs = values.shape
-                tiles = np.zeros((_padded(width), inputs), np.float32)
-                tiles[:width] = values
-                values = tiles.reshape(-1, TILE, inputs).transpose(0, 2, 1)
+                values = tiled(values)
             self.packed.weights[offset : offset + values.size] = values.ravel()

@@ -12,7 +12,11 @@ from rl_training.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from rl_training.search.mlp import MLPModel
 from rl_training.search.model import ModelOutput, SearchModel
 from rl_training.search.rules import Gumbel, Puct, Rule, considered_visits
+from rl_training.search.transformer import TransformerModel
 from rl_training.search.tree import Tree, TreeBuffers, make_leaves
+
+Searchable = SearchModel | MLPModel | TransformerModel
+"""What can be searched: by torch, or compiled as a whole."""
 
 
 class SearchResult(NamedTuple):
@@ -41,7 +45,7 @@ class TreeSearch:
     @torch.inference_mode()
     def run(
         self,
-        model: SearchModel | MLPModel,
+        model: Searchable,
         observation: Any,
         *,
         num_simulations: int,
@@ -79,7 +83,9 @@ class TreeSearch:
         plant(self.tree, values, logits)
         self._add_noise(allowed, exploration, generator, noise)
         if isinstance(model, MLPModel):
-            self._search_compiled(model, output)
+            self._search_mlp(model, output)
+        elif isinstance(model, TransformerModel):
+            self._search_transformer(model, output)
         else:
             self._search_torch(model, output)
         return self._read(temperature, generator)
@@ -124,7 +130,7 @@ class TreeSearch:
             logits.copy_(output.prior_logits)
             grow(tree, node, leaves)
 
-    def _search_compiled(self, model: MLPModel, output: ModelOutput) -> None:
+    def _search_mlp(self, model: MLPModel, output: ModelOutput) -> None:
         from rl_training.search.compiled_mlp import search_mlp
 
         batch, nodes = self.tree.nodes.shape
@@ -136,6 +142,14 @@ class TreeSearch:
         activations = self._scratch[rows * stride :][: batch * model.columns]
         latents[::nodes, : model.latent_size] = output.embedding.float().cpu().numpy()
         search_mlp(self.rule, self.tree, model.packed, self._leaves, latents, activations)
+
+    def _search_transformer(self, model: TransformerModel, output: ModelOutput) -> None:
+        from rl_training.search.compiled_transformer import search_transformer
+
+        batch, nodes = self.tree.nodes.shape
+        workspace = model.transformer.workspace(batch, nodes)
+        workspace.memory.reshape(batch, nodes, -1)[:, 0] = output.embedding.numpy()
+        search_transformer(self.rule, self.tree, model.transformer.packed, model.spans, self._leaves, workspace)
 
     def _reserve_embeddings(self, example: Tensor, nodes: int) -> Tensor:
         """Return memory for every node's embedding, [B * N, ...]."""

@@ -73,11 +73,25 @@ def make_leaves(batch: int, actions: int) -> Leaves:
     )
 
 
-class TreeBuffers:
-    """Memory for trees, kept from search to search and enlarged when a search needs more."""
+class Buffers:
+    """Named arrays, kept from search to search and enlarged when a search needs more."""
 
     def __init__(self) -> None:
         self._memory: dict[str, np.ndarray] = {}
+
+    def array(self, name: str, kind: DTypeLike, *shape: int) -> np.ndarray:
+        """Return an array of exactly this shape, uninitialised, valid until the name is asked for again."""
+        size = math.prod(shape)
+        if name not in self._memory or self._memory[name].size < size:
+            self._memory[name] = np.empty(size, kind)
+        return self._memory[name][:size].reshape(shape)
+
+
+class TreeBuffers:
+    """Memory for trees."""
+
+    def __init__(self) -> None:
+        self._buffers = Buffers()
         self._tree: Tree | None = None
 
     def reserve(self, batch: int, nodes: int, actions: int) -> Tree:
@@ -87,18 +101,13 @@ class TreeBuffers:
         return self._tree
 
     def _view(self, batch: int, nodes: int, actions: int) -> Tree:
+        array = self._buffers.array
         return Tree(
-            nodes=self._array("nodes", NODE, batch, nodes),
-            edges=self._array("edges", EDGE, batch, nodes, actions),
-            bounds=self._array("bounds", np.float32, batch, 2),
-            known=self._array("known", np.bool_, batch, actions),
-            gumbel=self._array("gumbel", np.float32, batch, actions),
-            considered=self._array("considered", np.int32, batch, nodes - 1),
-            scores=self._array("scores", np.float64, actions),
+            nodes=array("nodes", NODE, batch, nodes),
+            edges=array("edges", EDGE, batch, nodes, actions),
+            bounds=array("bounds", np.float32, batch, 2),
+            known=array("known", np.bool_, batch, actions),
+            gumbel=array("gumbel", np.float32, batch, actions),
+            considered=array("considered", np.int32, batch, nodes - 1),
+            scores=array("scores", np.float64, actions),
         )
-
-    def _array(self, name: str, kind: DTypeLike, *shape: int) -> np.ndarray:
-        size = math.prod(shape)
-        if name not in self._memory or self._memory[name].size < size:
-            self._memory[name] = np.empty(size, kind)
-        return self._memory[name][:size].reshape(shape)
