@@ -126,7 +126,10 @@ def test_the_router_gets_gradient_for_every_expert_in_use(top_k: int) -> None:
     for layer, block in enumerate(algorithm.network.transformer.blocks):
         used = torch.stack([expert_usage(unrolled.routings[layer]) for unrolled in read]).sum(0) > 0
         assert used.sum() >= 3
+        assert isinstance(block.experts, MixtureOfExperts)
+        assert block.experts.router is not None
         gradient = block.experts.router.grad
+        assert gradient is not None
         assert (gradient[used].norm(dim=1) > 1e-4).all()
 
 

@@ -208,8 +208,8 @@ def test_a_learner_in_a_later_stage_goes_on_bit_for_bit() -> None:
             assert torch.equal(tensor, theirs[part][name]), f"{part}.{name}"
     assert [ours[key] for key in ("updates", "stage", "trained")] == [9, 2, [1, 2]]
     assert [theirs[key] for key in ("updates", "stage", "trained")] == [9, 2, [1, 2]]
-    for one, two in zip(searched(algorithm, ALL), searched(other, ALL), strict=True):
-        assert all(map(np.array_equal, one, two))
+    for before, after in zip(searched(algorithm, ALL), searched(other, ALL), strict=True):
+        assert all(map(np.array_equal, before, after))
     assert not torch.equal(saved["network"]["tasks.2.action_rows"], ours["network"]["tasks.2.action_rows"])
 
 

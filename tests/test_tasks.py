@@ -261,6 +261,11 @@ IN_ENVIRONMENT: dict[str, tuple[dict[str, Any], str]] = {
 
 def refusal(raw: dict[str, Any], directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
     """Return the one line that the command says before it ends with status 2 and nothing written."""
+
+    def no_training(*_: Any, **__: Any) -> None:
+        raise AssertionError("the mistake was not noticed")
+
+    monkeypatch.setattr("rl_training.runtime.task_setup.make_vector_env", no_training)
     monkeypatch.chdir(directory)
     Path("suite.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     assert main(["train", "--config", "suite.yaml"]) == 2

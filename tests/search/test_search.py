@@ -242,6 +242,23 @@ def test_a_batch_equals_each_root_alone(rule: Rule) -> None:
             np.testing.assert_array_equal(ours[0], theirs[row])
 
 
+@each_rule
+@pytest.mark.parametrize("masked", [False, True])
+def test_actions_that_the_model_does_not_have_change_nothing(rule: Rule, masked: bool) -> None:
+    model, roots = random_model(2, actions=2), list(range(12))
+    legal = np.array([[1, 1], [1, 0], [0, 1], [1, 1]] * 3, bool) if masked else None
+    wider = TabularModel(
+        *(torch.nn.functional.pad(table, (0, 2)) for table in (model.next_state, model.reward)),
+        model.value,
+        torch.nn.functional.pad(model.logits, (0, 2), value=-torch.inf),
+        torch.nn.functional.pad(model.discount, (0, 2)),
+    )
+    ours = plan(rule, model, roots, 5, legal=legal)
+    theirs = plan(rule, wider, roots, 5, legal=None if legal is None else np.pad(legal, ((0, 0), (0, 2))))
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other[:, :2] if one.ndim == 2 else other)
+
+
 @each_path
 @each_rule
 def test_the_number_of_simulations_is_chosen_per_call(rule: Rule, path: Callable[[TabularModel], Any]) -> None:
