@@ -47,7 +47,7 @@ def variant_config(preset: str, variant: str, seed: int, output_dir: Path) -> Tr
         ]
         raw["algo_kwargs"] |= {
             "parameter_scaling": False,
-            "batch_size": raw["algo_kwargs"]["batch_size"] // share,
+            # The whole batch is its own, since it gets its share of the updates: as many windows as in the suite.
             "learning_starts": raw["algo_kwargs"]["learning_starts"] // share,
         }
         for key in ("total_timesteps", "eval_interval"):

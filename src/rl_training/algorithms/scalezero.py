@@ -169,6 +169,9 @@ class ScaleZero:
         for task in set(self.trained) - set(tasks):
             # Momentum would go on moving what gets no gradient.
             self.optimizer.restart(self.network.parts(task).parameters())
+        if set(tasks) - set(self.trained):
+            # A task that comes back has no moments yet: with the others' count of steps its first ones would be huge.
+            self.optimizer.restart()
         self.trained = tuple(tasks)
 
     def enter_stage(self, stage: int) -> None:

@@ -62,7 +62,7 @@ class ScaleZeroParams(PlanningParams):
     adapter_rank: Annotated[int, Ge(1)] = 8
     """Rank of each adapter."""
     stage_steps: Annotated[int, Ge(1)] | None = None
-    """Environment steps after which the next stage begins at the latest; null shares the run out equally."""
+    """Steps of a stage: the first evaluation after them begins the next; null shares the run out equally."""
     reopen_tasks: bool = True
     """A solved task that an evaluation finds below its target comes back into training, and does not leave again."""
 
@@ -103,6 +103,8 @@ class ScaleZeroParams(PlanningParams):
         """Return keys and repairs where the tasks, or how they are evaluated, do not fit the parameters."""
         if len(tasks) > self.batch_size:
             return [("algo_kwargs.batch_size", f"leaves nothing for some of {len(tasks)} tasks; raise it")]
+        if self.shrink_n_step and len(tasks) > 1:
+            return [("algo_kwargs.shrink_n_step", "counts a step's age by the run, not by its task; set it to false")]
         if not self.scales(tasks):
             return []
         found = [

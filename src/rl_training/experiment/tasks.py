@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import MinLen
 
 from rl_training.errors import AxiomError, ConfigError, did_you_mean
-from rl_training.experiment.env_params import MODES, WRAPPER_KEYS, check_env_kwargs
+from rl_training.experiment.env_params import MODES, WRAPPER_KEYS, EnvParams, check_env_kwargs, env_params
 from rl_training.experiment.validation import KeyPath, Problem, check_value, field_types, plain, raise_problems
 
 if TYPE_CHECKING:
@@ -135,17 +135,21 @@ def _read_task(entry: Any, shared: Mapping[str, Any], path: KeyPath) -> tuple[Ta
     task = Task(name, keys.env_id, env_kwargs, keys.target_return, keys.random_return)
     if not name.isprintable():
         problems.append(Problem((*path, "name"), f"must be printable text, got {name!r}"))
-    if task.target_return is not None and task.target_return == task.random_return:
-        problems.append(Problem((*path, "random_return"), "is the target itself; set it to what random actions earn"))
+    target, random = keys.target_return, keys.random_return
+    if target is not None and random is not None and random >= target:
+        text = f"{random:g} is not below target_return, {target:g}; set it to what random actions earn"
+        problems.append(Problem((*path, "random_return"), text))
     return task, problems
 
 
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task's keys over the shared ones, also inside the blocks of single modes."""
+    """Return a task's keys over the shared ones, which its own also replace inside the blocks of single modes."""
     merged = {**shared, **own}
     for mode in MODES:
-        if isinstance(shared.get(mode), Mapping) and isinstance(own.get(mode), Mapping):
-            merged[mode] = {**shared[mode], **own[mode]}
+        if isinstance(shared.get(mode), Mapping):
+            kept = {key: value for key, value in shared[mode].items() if key not in own}
+            block = own.get(mode, {})
+            merged[mode] = {**kept, **block} if isinstance(block, Mapping) else block
     return merged
 
 
@@ -162,10 +166,16 @@ def _where_written(problem: Problem, own: Mapping[str, Any], path: KeyPath) -> P
 def _repetition(task: Task, earlier: Sequence[Task], path: KeyPath) -> list[Problem]:
     """Return the problem of a task that is listed already, under its own name or another."""
     for other in earlier:
+        same = other.env_id == task.env_id and _settings(other) == _settings(task)
         if other.name == task.name:
-            if (other.env_id, other.env_kwargs) == (task.env_id, task.env_kwargs):
+            if same:
                 return [Problem(path, f"the task `{task.name}` is listed twice; remove one of them")]
             return [Problem((*path, "name"), f"`{task.name}` is taken by another task; give each its own name")]
-        if (other.env_id, other.env_kwargs) == (task.env_id, task.env_kwargs):
+        if same:
             return [Problem(path, f"is the task `{other.name}` again under another name; remove one of them")]
     return []
+
+
+def _settings(task: Task) -> list[EnvParams]:
+    """Return how a task is played, with defaults filled in."""
+    return [env_params(task.env_kwargs, mode) for mode in MODES]

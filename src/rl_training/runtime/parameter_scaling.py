@@ -1,8 +1,8 @@
 """Dynamic parameter scaling (arXiv 2509.07945): solved tasks leave training, and adapters join for the others.
 
 Stage 0 trains the whole backbone; every later stage freezes it and trains one more low-rank adapter. What is solved is
-found by evaluations, which go on for solved tasks too: what is forgotten shows, and comes back into training for good.
-A task that left again and again would only be lost again and again.
+found by evaluations, which go on for tasks that left: what is forgotten shows, and comes back into training for good. A
+task that left again and again would only be lost again and again.
 """
 
 from __future__ import annotations
@@ -39,40 +39,46 @@ class ParameterScaling(Callback):
         self.stage_steps = stage_steps
         self.reopen = reopen
         self.algorithm: ScalableAlgorithm | None = None
-        self.solved: set[int] = set()
-        """The tasks that reached their target, in the latest evaluation where forgotten ones come back."""
-        self.forgotten: set[int] = set()
-        """The tasks that had been solved and fell below their target, since whenever that was."""
+        self.at_target: set[int] = set()
+        """The tasks that the latest evaluation found at their target."""
+        self.left: set[int] = set()
+        """The tasks that were at their target once, and left training for it."""
+        self.returned: set[int] = set()
+        """The tasks that came back."""
         self._began = 0  # the step at which the stage began
         self._unsolved_then = set(range(len(self.tasks)))
 
     @property
-    def unsolved(self) -> list[int]:
-        """The numbers of the tasks that have not reached their target."""
-        return [number for number in range(len(self.tasks)) if number not in self.solved]
+    def forgotten(self) -> set[int]:
+        """The tasks that were at their target once and are not any more."""
+        return self.left - self.at_target
+
+    @property
+    def solved(self) -> set[int]:
+        """The tasks that need no training; what is forgotten counts as solved where it can not come back."""
+        return self.at_target if self.reopen else self.left
 
     @property
     def trained(self) -> list[int]:
-        """The numbers of the tasks to collect and to learn from."""
-        return sorted({*self.unsolved, *self.forgotten})
+        """The tasks to collect and to learn from."""
+        return [task for task in range(len(self.tasks)) if task not in self.left or task in self.returned]
 
     def on_eval_end(self, event: TrainingEvent) -> None:
         """Sort the tasks anew, and begin the next stage where it is due."""
         assert self.algorithm is not None
-        for number, task in enumerate(self.tasks):
-            assert task.target_return is not None
-            if event.metrics[f"eval_return_mean/{task.name}"] >= task.target_return:
-                self.solved.add(number)
-            elif self.reopen and number in self.solved:
-                self.solved.discard(number)
-                self.forgotten.add(number)
-        if not self.unsolved:
+        all_before = len(self.at_target) == len(self.tasks)
+        self.at_target = {number for number, task in enumerate(self.tasks) if _reached(task, event.metrics)}
+        self.left |= self.at_target
+        if self.reopen:
+            self.returned |= self.forgotten
+        if len(self.at_target) == len(self.tasks) and not all_before:
             event.request_stop(ALL_SOLVED)
-        # A run that is told to go on although all is solved trains everything.
+        # A run that is told to go on although nothing is left to train trains everything.
         self.algorithm.train_only(self.trained or range(len(self.tasks)))
-        if self.unsolved and self._next_stage_due(self.algorithm.stage, event.step):
+        unsolved = set(range(len(self.tasks))) - self.solved
+        if unsolved and self._next_stage_due(self.algorithm.stage, event.step):
             self.algorithm.enter_stage(self.algorithm.stage + 1)
-            self._began, self._unsolved_then = event.step, set(self.unsolved)
+            self._began, self._unsolved_then = event.step, unsolved
 
     def _next_stage_due(self, stage: int, step: int) -> bool:
         """Whether one adapter's share of the tasks was solved since the stage began, or it lasted too long."""
@@ -83,20 +89,28 @@ class ParameterScaling(Callback):
         return len(self._unsolved_then & self.solved) >= enough or step - self._began >= self.stage_steps
 
     def metrics(self) -> dict[str, float]:
-        """Return what rows say of the pool."""
-        by_task = {f"solved/{task.name}": float(number in self.solved) for number, task in enumerate(self.tasks)}
-        return {"solved_tasks": len(self.solved), "forgotten_tasks": len(self.forgotten), **by_task}
+        """Return what rows say of the tasks, as the latest evaluation found them."""
+        by_task = {f"solved/{task.name}": float(number in self.at_target) for number, task in enumerate(self.tasks)}
+        return {"solved_tasks": len(self.at_target), "forgotten_tasks": len(self.forgotten), **by_task}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the pool and when the stage began; the algorithm saves the stage itself."""
         return {
-            "solved": sorted(self.solved),
-            "forgotten": sorted(self.forgotten),
+            "at_target": sorted(self.at_target),
+            "left": sorted(self.left),
+            "returned": sorted(self.returned),
             "began": self._began,
             "unsolved_then": sorted(self._unsolved_then),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put it back."""
-        self.solved, self.forgotten, self._began = set(state["solved"]), set(state["forgotten"]), state["began"]
-        self._unsolved_then = set(state["unsolved_then"])
+        self.at_target, self.left, self.returned, self._unsolved_then = (
+            set(state[key]) for key in ("at_target", "left", "returned", "unsolved_then")
+        )
+        self._began = state["began"]
+
+
+def _reached(task: Task, metrics: Mapping[str, Any]) -> bool:
+    assert task.target_return is not None
+    return bool(metrics[f"eval_return_mean/{task.name}"] >= task.target_return)

@@ -25,12 +25,14 @@ from rl_training.envs.vector import VectorEnv
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
+from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import make_sampler
 from rl_training.runtime.planning_collector import PlanningCollector, TaskActor
 from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
+from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.task_setup import TaskSetup
 from rl_training.search.search import SearchResult
 
@@ -64,7 +66,10 @@ def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: Ta
         demand = ReplayDemand.of(session.config, session.params, env, action, mask, stack=stack)
         return fitting_replay(session, demand, lambda: make_trajectory_replay(session, env, action, stack))
 
-    return PlanningCollector(env, actor, make_replay, seed=session.config.seed, device=session.device)
+    seed = session.config.seed
+    if is_suite(session.config):  # two tasks of one environment should not draw in step
+        (seed,) = derive_seeds(seed, "task", task.task.name)
+    return PlanningCollector(env, actor, make_replay, seed=seed, device=session.device)
 
 
 def make_trajectory_replay(

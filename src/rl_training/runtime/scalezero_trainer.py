@@ -72,13 +72,15 @@ class SuiteLoop(PlanningLoop):
         super().__init__(session, algorithm.params)
         self.algorithm = algorithm
         self.tasks = list(collector.tasks.values())
-        self.names = list(collector.tasks) if is_suite(session.config) else [None]
+        self.names: list[str | None] = list(collector.tasks) if is_suite(session.config) else [None]
         self.scaling = scaling
 
     def collect(self, controls: Mapping[str, float]) -> int:
         """Search, take one step in every environment of the trained tasks and return how many there were."""
         trained = self.algorithm.trained
         findings = self.algorithm.plan([self.tasks[task].shown() for task in trained], controls, self.draws.search)
+        for task in set(range(len(self.tasks))) - set(trained):
+            self.session.task_episodes.pop(str(self.names[task]), None)  # what was played long ago says nothing
         for task, found in zip(trained, findings, strict=True):
             self.session.count_episodes(self.take(self.tasks[task], found), self.names[task])
         self.session.show(
