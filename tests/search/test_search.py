@@ -246,12 +246,15 @@ def test_a_batch_equals_each_root_alone(rule: Rule) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_actions_that_the_model_does_not_have_change_nothing(rule: Rule, masked: bool) -> None:
     model, roots = random_model(2, actions=2), list(range(12))
+    model.value += 30.0  # far from what the search finds, so that it widens any range it gets into
     legal = np.array([[1, 1], [1, 0], [0, 1], [1, 1]] * 3, bool) if masked else None
+    pad = torch.nn.functional.pad
     wider = TabularModel(
-        *(torch.nn.functional.pad(table, (0, 2)) for table in (model.next_state, model.reward)),
-        model.value,
-        torch.nn.functional.pad(model.logits, (0, 2), value=-torch.inf),
-        torch.nn.functional.pad(model.discount, (0, 2)),
+        next_state=pad(model.next_state, (0, 2)),
+        reward=pad(model.reward, (0, 2)),
+        value=model.value,
+        logits=pad(model.logits, (0, 2), value=-torch.inf),
+        discount=pad(model.discount, (0, 2)),
     )
     ours = plan(rule, model, roots, 5, legal=legal)
     theirs = plan(rule, wider, roots, 5, legal=None if legal is None else np.pad(legal, ((0, 0), (0, 2))))
