@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rl_training.experiment.config import validate_config
 from rl_training.experiment.tasks import Task
 from rl_training.runtime.callbacks import TrainingEvent
-from rl_training.runtime.parameter_scaling import ALL_SOLVED, ParameterScaling
+from rl_training.runtime.parameter_scaling import ALL_LEFT, ALL_SOLVED, ParameterScaling
 from rl_training.runtime.scalezero_trainer import make_scaling
 
 FOREVER = 10**9
@@ -82,27 +82,40 @@ class Scene:
 # -- the pool of solved tasks ------------------------------------------------------------------------------
 
 
-def test_a_task_at_its_target_leaves_training_and_one_that_fell_below_comes_back() -> None:
+def test_a_task_at_its_target_leaves_training_and_one_that_fell_below_comes_back_for_good() -> None:
     scene = Scene(3, 1)
-    assert scene.scaling.unsolved == [0, 1, 2]
-    for step, (reached, trained) in enumerate([((), [0, 1, 2]), ({1}, [0, 2]), ({0, 1}, [2]), ({0}, [1, 2])]):
+    history: list[tuple[set[int], list[int], int]] = [
+        (set(), [0, 1, 2], 0),
+        ({1}, [0, 2], 0),
+        ({0, 1}, [2], 0),
+        ({0}, [1, 2], 1),  # 1 was forgotten
+        ({0, 1}, [1, 2], 0),  # and is not let go again
+    ]
+    for step, (reached, trained, forgotten) in enumerate(history):
         scene.evaluate(step, reached)
         assert scene.learner.trained == trained
-        assert scene.scaling.unsolved == trained
-    assert scene.scaling.metrics() == {"solved_tasks": 1, "solved/t0": 1.0, "solved/t1": 0.0, "solved/t2": 0.0}
+        assert scene.scaling.metrics()["forgotten_tasks"] == forgotten
+    assert scene.scaling.metrics() == {
+        "solved_tasks": 2,
+        "forgotten_tasks": 0,
+        "solved/t0": 1.0,
+        "solved/t1": 1.0,
+        "solved/t2": 0.0,
+    }
     scene.evaluate(9, {2}, above=3.0)
     assert scene.learner.trained == [0, 1]
     assert scene.stops == []
 
 
-def test_without_reopening_a_solved_task_stays_solved() -> None:
+def test_without_reopening_a_task_that_left_stays_away_and_shows_what_it_forgot() -> None:
     scene = Scene(3, 1, reopen=False)
-    for step, (reached, trained) in enumerate([({1}, [0, 2]), ((), [0, 2]), ({0}, [2])]):
+    for step, (reached, trained) in enumerate([({1}, [0, 2]), (set(), [0, 2]), ({0}, [2])]):
         scene.evaluate(step, reached)
         assert scene.learner.trained == trained
-    assert scene.scaling.metrics()["solved_tasks"] == 2
+    assert scene.scaling.metrics()["solved_tasks"] == 1
+    assert scene.scaling.metrics()["forgotten_tasks"] == 1
     scene.evaluate(9, {2})
-    assert scene.stops == [ALL_SOLVED]
+    assert scene.stops == [ALL_LEFT]  # never all at the same time
 
 
 def test_the_run_is_asked_to_stop_when_all_tasks_are_solved_at_once() -> None:
@@ -113,15 +126,16 @@ def test_the_run_is_asked_to_stop_when_all_tasks_are_solved_at_once() -> None:
     scene.evaluate(3, {0, 1})
     assert scene.stops == [ALL_SOLVED]
     assert scene.learner.trained == [0, 1]  # should the run go on, it trains everything
-    scene.evaluate(4, {0})
-    assert scene.stops == [ALL_SOLVED]
-    assert scene.learner.trained == [1]
+    scene.evaluate(4, {0, 1})
+    assert scene.stops == [ALL_SOLVED]  # and is not stopped again for what it knew
+    scene.evaluate(5, {0})
+    assert scene.learner.trained == [0, 1]  # both were forgotten once
 
 
 def test_an_evaluation_that_is_not_a_number_solves_nothing() -> None:
     scene = Scene(1, 1)
     scene.evaluate(1, {0}, above=float("nan"))
-    assert scene.scaling.metrics() == {"solved_tasks": 0, "solved/t0": 0.0}
+    assert scene.scaling.metrics() == {"solved_tasks": 0, "forgotten_tasks": 0, "solved/t0": 0.0}
 
 
 # -- stages ------------------------------------------------------------------------------------------------
@@ -200,7 +214,8 @@ def test_a_stage_goes_on_where_it_was_saved() -> None:
     scene = Scene(3, 3, stage_steps=1000)
     scene.evaluate(100, {0})
     scene.evaluate(300, {0})
-    assert scene.scaling.state_dict() == {"solved": [0], "began": 100, "unsolved_then": [1, 2]}
+    saved = {"at_target": [0], "left": [0], "returned": [], "began": 100, "unsolved_then": [1, 2]}
+    assert scene.scaling.state_dict() == saved
     scene = scene.restored()
     scene.evaluate(400, {0})
     assert (scene.learner.stage, scene.learner.trained) == (1, [1, 2])
@@ -241,9 +256,10 @@ def test_saving_and_restoring_at_any_point_changes_no_decision(history: Any) -> 
         assert parted.decisions() == whole.decisions()
         # Whatever happens: one stage at a time, no more than there are adapters, and somebody is trained.
         assert before <= whole.learner.stage <= min(before + 1, about["adapters"])
-        assert whole.learner.trained == (whole.scaling.unsolved or list(range(about["tasks"])))
+        assert whole.learner.trained
+        assert whole.scaling.at_target == reached
         if about["reopen"]:
-            assert whole.scaling.solved == reached
+            assert set(whole.learner.trained) >= set(range(about["tasks"])) - reached
 
 
 # -- when there is scaling ------------------------------------------------------------------------------------

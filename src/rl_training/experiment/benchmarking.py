@@ -20,6 +20,8 @@ from rl_training.experiment.sweeps import COMPLETED, RUNNING, BenchmarkRunRecord
 
 SUMMARY_SCHEMA_VERSION = 1
 SCORE = "eval_return_mean"
+SUITE_SCORE = "eval_normalized_mean"
+"""The score of several tasks together, where they are comparable: a mean of unlike returns says nothing."""
 FEWEST_FOR_INTERVAL = 3
 
 
@@ -55,15 +57,29 @@ def aggregate_sweep(records: Sequence[BenchmarkRunRecord]) -> dict[str, Any]:
     completed = sorted((record for record in records if record.status == COMPLETED), key=lambda record: record.seed)
     rows = [record.metrics for record in completed]
     aggregates: dict[str, Any] = {"benchmark_run_count": len(rows), **aggregate_numeric_metrics(rows)}
-    if f"{SCORE}_mean" not in aggregates:
-        return aggregates
+    for metric in score_metrics(rows[0] if rows else {}):
+        if f"{metric}_mean" in aggregates:
+            aggregates |= _interquartile_aggregates(metric, [float(row[metric]) for row in rows])
+    return aggregates
+
+
+def score_metric(metrics: Mapping[str, Any]) -> str:
+    """Return the metric that says how good a final policy is."""
+    return SUITE_SCORE if SUITE_SCORE in metrics else SCORE
+
+
+def score_metrics(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the metrics that are scores: of the run, and of each of its tasks where there are several."""
+    return [score_metric(metrics), *(name for name in metrics if name.startswith(f"{SCORE}/"))]
+
+
+def _interquartile_aggregates(metric: str, scores: list[float]) -> dict[str, float]:
     from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
 
-    scores = [float(row[SCORE]) for row in rows]
-    aggregates[f"{SCORE}_iqm"] = interquartile_mean(scores)
+    aggregates = {f"{metric}_iqm": interquartile_mean(scores)}
     if len(scores) >= FEWEST_FOR_INTERVAL:
         low, high = bootstrap_interval(scores)
-        aggregates |= {f"{SCORE}_iqm_low": low, f"{SCORE}_iqm_high": high}
+        aggregates |= {f"{metric}_iqm_low": low, f"{metric}_iqm_high": high}
     return aggregates
 
 

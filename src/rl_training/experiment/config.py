@@ -16,7 +16,7 @@ from rl_training.experiment.config_blocks import BenchmarkParams, EarlyStoppingP
 from rl_training.experiment.env_params import check_env_kwargs
 from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
 from rl_training.experiment.schedules import Schedule, as_schedule
-from rl_training.experiment.tasks import TASKS, check_suite, tasks_of
+from rl_training.experiment.tasks import TASKS, check_suite, lists_environments, tasks_of
 from rl_training.experiment.validation import (
     Problem,
     Source,
@@ -204,11 +204,12 @@ def _inconsistent_pairs(params: Any, values: dict[str, Any]) -> list[Problem]:
 
 def _check_environment(values: dict[str, Any]) -> list[Problem]:
     env_kwargs = values.get("env_kwargs", {})
-    if TASKS not in env_kwargs:
+    many = values.get("algo") in ALGORITHMS and get_algorithm_spec(values["algo"]).many_tasks
+    if not (many and TASKS in env_kwargs) and not lists_environments(env_kwargs):
         values["env_kwargs"], problems = check_env_kwargs(env_kwargs)
         return problems
     values["env_kwargs"], problems = check_suite(env_kwargs)
-    if values.get("algo") in ALGORITHMS and not get_algorithm_spec(values["algo"]).many_tasks:
+    if values.get("algo") in ALGORITHMS and not many:
         several = ", ".join(spec.name for spec in list_algorithm_specs() if spec.many_tasks)
         text = f"{values['algo']} learns one task; name it by env_id, or choose an algorithm for several ({several})"
         problems.append(Problem(("env_kwargs", TASKS), text))
@@ -236,7 +237,13 @@ def _check_benchmark(values: dict[str, Any]) -> list[Problem]:
 
 
 def _check_early_stopping(values: dict[str, Any]) -> list[Problem]:
-    return _check_block(values, "early_stopping", EarlyStoppingParams) if values.get("early_stopping") else []
+    block = values.get("early_stopping")
+    if not block:
+        return []
+    if TASKS in values.get("env_kwargs", {}) and isinstance(block, Mapping) and "metric" not in block:
+        text = "the mean return of several tasks says nothing; name eval_normalized_mean or eval_return_mean/<task>"
+        return [Problem(("early_stopping", "metric"), text)]
+    return _check_block(values, "early_stopping", EarlyStoppingParams)
 
 
 def _check_block(values: dict[str, Any], key: str, record: type) -> list[Problem]:

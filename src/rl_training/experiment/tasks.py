@@ -57,7 +57,15 @@ class Task:
 
 def is_suite(config: TrainConfig) -> bool:
     """Return whether a run's tasks are listed, so that its results are told apart by task."""
-    return TASKS in config.env_kwargs
+    return lists_environments(config.env_kwargs)
+
+
+def lists_environments(env_kwargs: Mapping[str, Any]) -> bool:
+    """Return whether `tasks` is our list, and no argument of an environment that has the same name."""
+    entries = env_kwargs.get(TASKS)
+    return isinstance(entries, (list, tuple)) and any(
+        isinstance(task, Mapping) and "env_id" in task for task in entries
+    )
 
 
 def tasks_of(config: TrainConfig) -> tuple[Task, ...]:

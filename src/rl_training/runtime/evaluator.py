@@ -194,12 +194,16 @@ def evaluate_tasks(
     seeds: Sequence[int],
     *,
     suite: bool,
-    generator: torch.Generator | None = None,
+    generators: Mapping[Task, torch.Generator] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
-    """Play the seeds' episodes of every task and return them with their metrics, told apart by task in a suite."""
+    """Play the seeds' episodes of every task and return them with their metrics, told apart by task in a suite.
+
+    Actions are sampled where there are generators.
+    """
+    drawn = generators or {}
     by_task = {
-        task: evaluate_policy(policy, task, seeds, generator=generator, interrupted=interrupted)
+        task: evaluate_policy(policy, task, seeds, generator=drawn.get(task), interrupted=interrupted)
         for task, policy in policies.items()
     }
     if not suite:
@@ -221,8 +225,3 @@ def _task_metrics(by_task: Mapping[Task, Sequence[EpisodeResult]]) -> dict[str, 
     if len(known) == len(scores):
         metrics.update(eval_normalized_mean=float(np.mean(known)), eval_normalized_median=float(np.median(known)))
     return metrics
-
-
-def best_metric(metrics: Mapping[str, Any]) -> str:
-    """Return which metric of an evaluation says how good the policy is: tasks count alike where they are comparable."""
-    return "eval_normalized_mean" if "eval_normalized_mean" in metrics else "eval_return_mean"

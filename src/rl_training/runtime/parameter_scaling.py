@@ -15,6 +15,7 @@ from rl_training.experiment.tasks import Task
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 
 ALL_SOLVED = "every task reached its target return"
+ALL_LEFT = "every task reached its target return once, if not at the same time"
 
 
 class ScalableAlgorithm(Protocol):
@@ -66,16 +67,17 @@ class ParameterScaling(Callback):
     def on_eval_end(self, event: TrainingEvent) -> None:
         """Sort the tasks anew, and begin the next stage where it is due."""
         assert self.algorithm is not None
-        all_before = len(self.at_target) == len(self.tasks)
+        everything = range(len(self.tasks))
+        solved_before = len(self.solved)
         self.at_target = {number for number, task in enumerate(self.tasks) if _reached(task, event.metrics)}
         self.left |= self.at_target
         if self.reopen:
             self.returned |= self.forgotten
-        if len(self.at_target) == len(self.tasks) and not all_before:
-            event.request_stop(ALL_SOLVED)
+        unsolved = set(everything) - self.solved
+        if not unsolved and solved_before < len(self.tasks):
+            event.request_stop(ALL_LEFT if self.forgotten else ALL_SOLVED)
         # A run that is told to go on although nothing is left to train trains everything.
-        self.algorithm.train_only(self.trained or range(len(self.tasks)))
-        unsolved = set(range(len(self.tasks))) - self.solved
+        self.algorithm.train_only(self.trained if unsolved else everything)
         if unsolved and self._next_stage_due(self.algorithm.stage, event.step):
             self.algorithm.enter_stage(self.algorithm.stage + 1)
             self._began, self._unsolved_then = event.step, unsolved

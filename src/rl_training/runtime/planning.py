@@ -6,6 +6,7 @@ environments take them together.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import make_sampler
-from rl_training.runtime.planning_collector import PlanningCollector, TaskActor
+from rl_training.runtime.planning_collector import ActionTaker, PlanningCollector
 from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
 from rl_training.runtime.streams import derive_seeds
@@ -56,7 +57,7 @@ def train_planning(
         return session.result()
 
 
-def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: TaskActor) -> PlanningCollector:
+def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: ActionTaker) -> PlanningCollector:
     """Return the collector of one task, whose environments are made, with a replay that memory and disk can hold."""
     env = task.env
     assert env is not None
@@ -64,6 +65,8 @@ def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: Ta
 
     def make_replay(action: np.ndarray, mask: np.ndarray | None) -> TrajectoryReplay:
         demand = ReplayDemand.of(session.config, session.params, env, action, mask, stack=stack)
+        # The tasks share the run's steps: together they fill no more rows than one would.
+        demand = dataclasses.replace(demand, steps=-(-demand.steps // len(session.setup.tasks)))
         return fitting_replay(session, demand, lambda: make_trajectory_replay(session, env, action, stack))
 
     seed = session.config.seed

@@ -16,8 +16,8 @@ from rl_training.runtime.collector import ReplayDriver
 from rl_training.search.search import SearchResult
 
 
-class TaskActor(Protocol):
-    """What collecting needs of what acts in a task."""
+class ActionTaker(Protocol):
+    """What turns actions into those of an environment."""
 
     def env_action(self, action: torch.Tensor) -> np.ndarray:
         """Return actions in the form the environment takes."""
@@ -29,7 +29,7 @@ class PlanningCollector(ReplayDriver[TrajectoryReplay]):
     def __init__(
         self,
         env: VectorEnv,
-        actor: TaskActor,
+        actor: ActionTaker,
         make_replay: Callable[[np.ndarray, np.ndarray | None], TrajectoryReplay],
         *,
         seed: int,

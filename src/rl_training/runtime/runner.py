@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.benchmarking import SCORE, SweepSummary, aggregate_sweep, write_summary
+from rl_training.experiment.benchmarking import SCORE, SweepSummary, aggregate_sweep, score_metric, write_summary
 from rl_training.experiment.files import hold_lock, storage_errors
 from rl_training.experiment.manager import Runner
 from rl_training.experiment.runs import utc_now
@@ -104,8 +104,9 @@ class BenchmarkRunner:
             where = f" (its traceback is in {self._path})" if record.traceback else ""
             logger.error("seed %d failed: %s%s", record.seed, record.error, where)
         elif record.status == COMPLETED:
-            score = record.metrics.get(SCORE)
-            shown = "" if score is None else f", eval return {score:g}"
+            metric = score_metric(record.metrics)
+            score, name = record.metrics.get(metric), "eval return" if metric == SCORE else "normalised mean"
+            shown = "" if score is None else f", {name} {score:g}"
             logger.info("seed %d completed%s", record.seed, shown)
 
     def _end(self, signal: int | None) -> None:

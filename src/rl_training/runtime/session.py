@@ -14,6 +14,7 @@ from torch import Tensor
 from rl_training.data.replay import Replay
 from rl_training.envs.step import StepBatch
 from rl_training.errors import AxiomError, EnvironmentFailure
+from rl_training.experiment.benchmarking import score_metric
 from rl_training.experiment.checkpoints import BEST, ResumePoint, go_back_to, point, prune_checkpoints
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.state_files import read_state
@@ -22,7 +23,7 @@ from rl_training.runtime.cadence import Marks
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping, TrainingEvent
 from rl_training.runtime.controls import Control
 from rl_training.runtime.counters import RunCounters
-from rl_training.runtime.evaluator import EvaluationInterrupted, best_metric, evaluate_tasks, evaluation_seeds
+from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
 from rl_training.runtime.metrics import Stopwatch
 from rl_training.runtime.policy import checkpoint_fits
 from rl_training.runtime.protocols import Algorithm, Collector
@@ -261,7 +262,7 @@ class TrainingSession(RunCounters):
         row = {"event": "eval", "global_step": self.step, **summary, "time_eval": self._times["time_eval"]}
         self._record(row)
         self.callbacks.call("on_eval_end", self._event(row))
-        return self._best is None or row[best_metric(row)] > self._best["value"]
+        return self._best is None or row[score_metric(row)] > self._best["value"]
 
     def _record(self, row: Mapping[str, Any]) -> None:
         self._recorder.row(row)
@@ -275,7 +276,7 @@ class TrainingSession(RunCounters):
         self.metrics.check_finite(self.step)
         step = self.step + self.collector.steps_in_progress
         if best:
-            metric = best_metric(self._latest)
+            metric = score_metric(self._latest)
             self._best = {
                 "path": f"checkpoints/step_{step}",
                 "metric": metric,

@@ -15,7 +15,8 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
-from rl_training.experiment.tasks import Task, is_suite
+from rl_training.experiment.tasks import Task, TaskKeys, is_suite
+from rl_training.experiment.validation import field_types
 from rl_training.models.encoders import LARGE_IMAGE
 
 logger = logging.getLogger("rl_training")
@@ -113,5 +114,8 @@ def set_up_tasks(tasks: tuple[Task, ...], config: TrainConfig, params: Any) -> l
             if not is_suite(config):
                 raise
             place = f"env_kwargs.tasks.{number}"
-            raise ConfigError([f"{place}: {problem}" for problem in error.problems]) from error
+            own = "; a task's own keys are " + ", ".join(field_types(TaskKeys))
+            raise ConfigError(
+                [f"{place}: {problem}{own if 'no such argument' in problem else ''}" for problem in error.problems]
+            ) from error
     return found

@@ -89,20 +89,24 @@ def evaluate(
     policies = policies_from_checkpoint(sound, device=device)
     chosen = list(policies) if task is None else [choose_task(list(policies), task)]
     target = policies[chosen[0]].actor.device
-    generator = None
-    if stochastic:
-        generator = torch.Generator(target)
-        generator.manual_seed(derive_seeds(base, "evaluation", "policy")[0])
+    # A task of a suite draws its own numbers: alone it acts as among the others.
+    generators = {
+        one: torch.Generator(target).manual_seed(
+            derive_seeds(base, "evaluation", "policy", *([one.name] if suite else []))[0]
+        )
+        for one in chosen
+        if stochastic
+    }
     threads = int(sound.manifest["torch_threads"])
     with TorchSetup(threads=threads, deterministic=config.deterministic, device=target):
         episodes, metrics = evaluate_tasks(
-            {one: policies[one] for one in chosen}, seeds, suite=suite, generator=generator
+            {one: policies[one] for one in chosen}, seeds, suite=suite, generators=generators
         )
         videos = []
         for one in chosen:
             label = f"{sanitize(one.name)}__" if suite else ""
             videos += record_episodes(
-                policies[one], one, seeds[:video_episodes], sound, label=label, generator=generator
+                policies[one], one, seeds[:video_episodes], sound, label=label, generator=generators.get(one)
             )
     return EvaluationResult(
         checkpoint_path=sound.path,
