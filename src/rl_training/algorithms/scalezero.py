@@ -128,7 +128,7 @@ class ScaleZero:
         observations, masks = zip(*shown, strict=True)
         legal = self._legal(model, observations, masks)
         # The compiled search has the adapters in its weights already.
-        with nullcontext() if self._compiled else merged_weights(self.network.transformer):
+        with merged_weights(self.network.transformer) if self._compiled is None else nullcontext():
             found = self.search.run(fastest_model(model, self._compiled), observations, legal=legal, **settings)
         return model.split(found)
 

@@ -83,7 +83,7 @@ def inner_product(one: np.ndarray, other: np.ndarray) -> float:
     return total
 
 
-@part()
+@part(fastmath=ANY_ORDER)
 def softmax(values: np.ndarray) -> None:
     """Make numbers a distribution, in place."""
     top = values[0]
@@ -93,8 +93,9 @@ def softmax(values: np.ndarray) -> None:
     for index in range(len(values)):
         values[index] = exponential(values[index] - top)
         total += values[index]
+    share = np.float32(1.0) / total
     for index in range(len(values)):
-        values[index] /= total
+        values[index] *= share
 
 
 @part()
