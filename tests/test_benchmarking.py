@@ -160,6 +160,19 @@ def test_below_three_seeds_there_is_no_interval(seeds: int) -> None:
     assert not [name for name in aggregates if name.endswith(("_low", "_high"))]
 
 
+def test_the_score_of_several_tasks_is_what_is_comparable_and_each_of_them() -> None:
+    total = {"eval_return_mean": 99.0}
+    runs = [
+        BenchmarkRunRecord(seed, metrics={**total, "eval_normalized_mean": share, "eval_return_mean/a": score})
+        for seed, (share, score) in enumerate([(0.5, 0.0), (0.6, 10.0), (0.8, 20.0), (0.9, 1000.0)])
+    ]
+    aggregates = aggregate_sweep(runs)
+    assert aggregates["eval_normalized_mean_iqm"] == pytest.approx(0.7)
+    assert aggregates["eval_return_mean/a_iqm"] == pytest.approx(15.0)
+    assert aggregates["eval_return_mean/a_iqm_low"] < 15.0 < aggregates["eval_return_mean/a_iqm_high"]
+    assert "eval_return_mean_iqm" not in aggregates
+
+
 def test_only_completed_seeds_enter_the_aggregates() -> None:
     odd = [record(seed, 1e9, status=status) for seed, status in enumerate(["failed", "interrupted", "running"])]
     aggregates = aggregate_sweep([*odd, record(8, 1.0), BenchmarkRunRecord(9, status="pending"), record(7, 2.0)])

@@ -15,6 +15,8 @@ from rl_training.envs.grid_tasks import Cell, KeyDoor
 from rl_training.envs.make import inspect_environment, make_slots
 from rl_training.envs.spaces import observation_kind
 from rl_training.errors import ConfigError, EnvironmentFailure
+from rl_training.experiment.config_files import load_config
+from rl_training.experiment.tasks import tasks_of
 
 KEY_DOOR = "rl_training.envs.grid_tasks:KeyDoor-v0"
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -158,7 +160,7 @@ def shortest_path(observation: np.ndarray) -> int:
     return RIGHT if column < goal_column else LEFT
 
 
-def random_return(size: int = 5) -> float:
+def random_return(size: int = 5, *, corners: bool = False) -> float:
     """Return what random moves earn in expectation, by dynamic programming over the steps that are left."""
     count = size**2
     walk = np.zeros((count, count))
@@ -174,6 +176,8 @@ def random_return(size: int = 5) -> float:
         arrived = np.where(keys, carrying[:, None, :], searching)
         searching = np.einsum("ab,bkd->akd", walk, arrived) - 0.01
         carrying = walk @ np.where(doors, 1.0, carrying) - 0.01
+    if corners:
+        return float(searching[1:-1, 0, -1].mean())
     agent, key, door = np.indices(searching.shape)
     return float(searching[(agent != key) & (key != door) & (agent != door)].mean())
 
@@ -191,6 +195,20 @@ def test_random_moves_earn_what_their_expectation_says() -> None:
     expected = random_return()
     assert expected == pytest.approx(-0.18101, abs=1e-5)
     assert returns.mean() == pytest.approx(expected, abs=4 * returns.std() / np.sqrt(600))
+
+
+def test_with_corners_the_key_is_in_the_first_and_the_door_in_the_last_cell() -> None:
+    env = gym.make(KEY_DOOR, size=4, corners=True)
+    agents = set()
+    for seed in range(200):
+        agent, key, door = cells(env.reset(seed=seed)[0])
+        assert (key, door) == ([[0, 0]], [[3, 3]])
+        agents.add(tuple(agent[0]))
+    assert len(agents) == 14
+    # What the presets of ScaleZero say of it.
+    assert random_return(4, corners=True) == pytest.approx(-0.253, abs=5e-4)
+    for name in ("scalezero-classic", "scalezero-pair"):
+        assert tasks_of(load_config(preset=name))[-1].random_return == -0.253
 
 
 # -- snapshots -------------------------------------------------------------------------------------

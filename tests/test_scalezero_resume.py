@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 
-from harness import train_with_stops
+from harness import last_checkpoint, stopped_after, train_with_stops
 from off_policy_runs import train_rows
 from processes import Launcher, assert_survives_kills, uninterrupted
 from replays import assert_same_replay, assert_same_run_and_replay
 from rl_training.algorithms.scalezero import ScaleZero
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.state_files import read_state
 from rl_training.runtime.parameter_scaling import ParameterScaling
+from rl_training.runtime.workflows import resume, train
 from scalezero_runs import AT_ONCE, NEVER, tiny_suite
 
 
@@ -36,6 +40,29 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("stops", [[4, 3, 9], [8, 1], [20, 12]])
 def test_a_stopped_run_ends_as_one_that_was_not(stops: list[int], straight: Path, tmp_path: Path) -> None:
     assert_same_run_and_replay(train_with_stops(staged(tmp_path), stops), straight)
+
+
+def test_a_fork_goes_on_with_all_replays_in_a_run_of_its_own(straight: Path, tmp_path: Path) -> None:
+    with stopped_after(24):
+        parent = train(staged(tmp_path))
+    fork = resume(parent.run_dir, fork=True)
+    assert fork.run_dir != parent.run_dir
+    assert_same_replay(fork.run_dir, straight)
+    assert train_rows(fork.run_dir)[-1]["stage"] == 2
+
+
+def test_a_run_that_was_solved_and_is_told_to_go_on_is_not_stopped_again(tmp_path: Path) -> None:
+    outcome = train(tiny_suite(tmp_path, AT_ONCE, AT_ONCE))
+    assert outcome.metrics["global_step"] == 32
+    assert resume(outcome.run_dir, total_timesteps=112).metrics["global_step"] == 112  # over two more evaluations
+
+
+def test_tasks_of_one_environment_do_not_draw_in_step(tmp_path: Path) -> None:
+    poles = [{"env_id": "CartPole-v1"}, {"env_id": "CartPole-v1", "name": "short", "max_episode_steps": 20}]
+    config = staged(tmp_path, total_timesteps=32)
+    outcome = train(dataclasses.replace(config, env_kwargs={"tasks": poles}))
+    states = read_state(last_checkpoint(outcome.run_dir))["collector"]["tasks"]
+    assert not np.array_equal(states["CartPole-v1"]["observation"], states["short"]["observation"])
 
 
 original_load = ScaleZero.load_state_dict

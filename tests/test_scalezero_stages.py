@@ -160,6 +160,9 @@ def test_a_task_that_left_training_keeps_its_parameters_bit_for_bit() -> None:
     algorithm.train_only(ALL)
     update(algorithm, 1, first=6)
     assert moved(left, before[1]) == set(OWN)
+    # Adam's first step is the learning rate, not several of it.
+    furthest = max((now - before[1][name]).abs().max() for name, now in left.named_parameters())
+    assert furthest <= CONTROLS["learning_rate"] * 1.01
 
 
 def test_the_slower_copy_follows_in_every_stage() -> None:

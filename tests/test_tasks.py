@@ -82,8 +82,28 @@ def test_wrappers_beside_the_list_hold_for_every_task_that_does_not_say_otherwis
     assert seen(cart, "training") == (50, True, True, 2)
     assert seen(cart, "evaluation") == (70, True, False, 2)
     assert seen(acro, "training") == (30, True, True, 3)
-    assert seen(acro, "evaluation") == (70, True, False, 3)
+    assert seen(acro, "evaluation") == (30, True, False, 3)  # its own key also replaces that of a shared block
     assert "tasks" not in cart.env_kwargs
+
+
+def test_the_same_task_is_known_by_what_it_does_not_by_how_it_is_written() -> None:
+    again = {"env_id": CART, "name": "again", "frame_stack": 1, "evaluation": {"normalize_reward": False}}
+    with pytest.raises(ConfigError, match="is the task `CartPole-v1` again under another name"):
+        validate_config(suite(CART, again))
+    other = {"env_id": CART, "name": "other", "max_episode_steps": 100}
+    assert len(tasks_in(suite(CART, other))) == 2
+
+
+def test_an_argument_of_an_environment_may_be_called_tasks() -> None:
+    raw = {**suite(CART), "algo": "ppo", "env_kwargs": {"tasks": ["reach", "push"]}}
+    assert not is_suite(validate_config(raw))
+
+
+def test_early_stopping_of_a_suite_names_what_it_watches() -> None:
+    with pytest.raises(ConfigError, match=r"early_stopping\.metric: the mean return of several tasks says nothing"):
+        validate_config({**suite(CART, ACRO), "early_stopping": {"target": 400.0}})
+    metric = f"eval_return_mean/{CART}"
+    validate_config({**suite(CART, ACRO), "early_stopping": {"target": 400.0, "metric": metric}})
 
 
 def test_the_configuration_keeps_the_list_as_it_was_written() -> None:
@@ -207,7 +227,7 @@ IN_FILE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "target is random": (
         suite({**TARGET, "random_return": 450}, eval_interval=500),
-        "env_kwargs.tasks.0.random_return: is the target itself; set it to what random actions earn",
+        "env_kwargs.tasks.0.random_return: 450 is not below target_return, 450; set it to what random actions earn",
     ),
     "two lines": (
         suite({"env_id": CART, "name": "a\nb"}),
