@@ -35,6 +35,11 @@ _WHAT_VARIANTS_ARE = {
     "dense": "dense layers instead of experts",
     "no-scaling": "scaling off: every task to the end",
 }
+_SPEEDS = {
+    "search_speed": "Search",
+    "learner_speed": "Learner",
+    "scalezero_speed": "Search with and without the transformer's cache, and updates",
+}
 _VERSIONS_SHOWN = ("axiomrl", "torch", "gymnasium", "stable_baselines3", "mujoco", "ale-py", "Box2D")
 
 
@@ -281,14 +286,18 @@ def _planning_speed(entry: dict[str, Any], algorithms: Sequence[str]) -> list[li
     """Return the table of a benchmark of the search or of the learner, as far as it is about these algorithms."""
     names = {"muzero": "muzero", "gumbel": "gumbel_muzero"}
     cases = [case for case in entry.get("cases", []) if names.get(case.get("rule"), case.get("algo")) in algorithms]
-    if entry.get("benchmark") not in ("search_speed", "learner_speed") or not cases:
+    what = _SPEEDS.get(entry.get("benchmark", ""))
+    if what is None or not cases:
         return []
+    explanation = [f"{what}: {entry['settings']} (`python benchmarks/{entry['benchmark']}.py`)."]
+    further = [_cases_table(entry["updates"])] if "updates" in entry else []
+    return [explanation, _cases_table(cases), *further, _versions([entry])]
+
+
+def _cases_table(cases: Sequence[dict[str, Any]]) -> list[str]:
     columns = [name for name in cases[0] if name not in ("rule", "algo")]
     table = _heading(*(name.replace("_", " ") for name in columns))
-    table += [f"| {' | '.join(f'{case[name]:,}' for name in columns)} |" for case in cases]
-    what = "Search" if entry["benchmark"] == "search_speed" else "Learner"
-    explanation = [f"{what}: {entry['settings']} (`python benchmarks/{entry['benchmark']}.py`)."]
-    return [explanation, table, _versions([entry])]
+    return table + [f"| {' | '.join(f'{case[name]:,}' for name in columns)} |" for case in cases]
 
 
 def _heading(*columns: str) -> list[str]:
