@@ -179,7 +179,7 @@ def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, dict[st
         yield from pool.imap_unordered(Job.run, jobs)
 
 
-def report(cells: tuple[Cell, ...], results: Path) -> Iterator[str]:
+def report(cells: Sequence[Cell], results: Path) -> Iterator[str]:
     """Return a line per comparison: the interquartile means with intervals, and the probability of improvement."""
     for cell in cells:
         scores = {
@@ -191,12 +191,15 @@ def report(cells: tuple[Cell, ...], results: Path) -> Iterator[str]:
             if not values:
                 parts.append(f"{side} nothing yet")
                 continue
-            low, high = bootstrap_interval([values], interquartile_mean)
-            parts.append(f"{side} {interquartile_mean([values]):.1f} [{low:.1f}, {high:.1f}] over {len(values)} seeds")
+            spread = ""
+            if len(values) > 1:
+                low, high = bootstrap_interval(values)
+                spread = f" [{low:.1f}, {high:.1f}]"
+            parts.append(f"{side} {interquartile_mean(values):.1f}{spread} over {len(values)} seeds")
         if all(len(values) > 1 for values in scores.values()) and len(scores) == len((OURS, PEER)):
             ours, peer = scores[OURS], scores[PEER]
-            low, high = probability_of_improvement_interval([ours], [peer])
-            chance = probability_of_improvement([ours], [peer])
+            low, high = probability_of_improvement_interval(ours, peer)
+            chance = probability_of_improvement(ours, peer)
             parts.append(f"probability of improvement {chance:.2f} [{low:.2f}, {high:.2f}]")
         yield ", ".join(parts).replace(":,", ":", 1)
 

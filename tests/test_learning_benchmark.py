@@ -1,0 +1,91 @@
+"""The comparison of learning gives both sides the same settings, refuses what only one has, and loses no result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import learning
+
+
+def job(cell: Any, side: str = "ours", seed: int = 1) -> Any:
+    return learning.Job(cell, side, seed, Path("runs"), 3)
+
+
+def model(preset: str, *changes: str) -> Any:
+    pytest.importorskip("stable_baselines3")
+    from peers import make_peer
+
+    return make_peer(job(learning.Cell(preset, changes)).config())
+
+
+def test_ppo_gets_the_numbers_of_the_preset() -> None:
+    peer = model("ppo-cartpole")
+    assert (peer.n_envs, peer.n_steps, peer.batch_size, peer.n_epochs) == (8, 32, 256, 20)
+    assert (peer.gamma, peer.gae_lambda, peer.ent_coef, peer.vf_coef) == (0.98, 0.8, 0.0, 0.5)
+    assert [peer.lr_schedule(share) for share in (1.0, 0.5, 0.0)] == pytest.approx([1e-3, 5e-4, 0.0])
+    assert [peer.clip_range(share) for share in (1.0, 0.5, 0.0)] == pytest.approx([0.2, 0.1, 0.0])
+    assert peer.policy.optimizer.defaults["eps"] == 1e-5
+
+
+def test_observations_and_rewards_are_normalised_on_both_sides() -> None:
+    env = model("ppo-mountaincar").get_vec_normalize_env()
+    assert (env.norm_obs, env.norm_reward, env.gamma, env.clip_obs) == (True, True, 0.99, 10.0)
+    assert model("ppo-cartpole").get_vec_normalize_env() is None
+
+
+def test_algorithms_with_a_replay_get_the_numbers_of_the_preset() -> None:
+    dqn = model("dqn-lunarlander")
+    assert (dqn.batch_size, dqn.buffer_size, dqn.learning_starts, dqn.gamma) == (128, 50_000, 128, 0.99)
+    assert (dqn.train_freq.frequency, dqn.gradient_steps, dqn.target_update_interval) == (4, 4, 250)
+    assert (dqn.exploration_final_eps, dqn.exploration_fraction) == (0.1, 0.12)
+    td3 = model("td3-pendulum")
+    assert (td3.gamma, td3.buffer_size, td3.policy_delay, td3.batch_size) == (0.98, 200_000, 2, 256)
+    assert td3.action_noise._sigma.tolist() == [0.1]
+    assert model("dqn-cartpole").n_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "problem"),
+    [
+        ("dqn-mountaincar", (), "repeat_exponent"),
+        ("dqn-lunarlander", ("algo_kwargs.double=true",), "double True"),
+        ("ppo-cartpole", ("env_kwargs.frame_stack=2",), "frame_stack"),
+        ("ppo-cartpole", ("algo_kwargs.learning_rate_warmup_steps=10",), "warm-up of learning_rate"),
+    ],
+)
+def test_what_the_peer_lacks_is_refused(preset: str, changes: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        model(preset, *changes)
+
+
+def test_every_comparison_of_the_suite_can_be_made() -> None:
+    pytest.importorskip("stable_baselines3")
+    pytest.importorskip("Box2D")
+    from peers import make_peer
+
+    for cell in (*learning.CELLS, *learning.QUICK):
+        config = job(cell).config()
+        if learning.PEER in cell.sides:
+            assert make_peer(config).num_timesteps == 0
+    names = [learning.result_path(cell, side, Path()).name for cell in learning.CELLS for side in cell.sides]
+    assert len(set(names)) == len(names)
+
+
+def test_results_are_kept_and_told_by_the_package_s_statistics(tmp_path: Path) -> None:
+    cell = learning.Cell("ppo-cartpole", ("total_timesteps=20_000",), "quick")
+    for side, scores in (("ours", [400.0, 500.0, 450.0]), ("stable_baselines3", [100.0, 450.0, 200.0])):
+        for seed, score in enumerate(scores, start=1):
+            row = {"seed": seed, "steps": 20_000, "seconds": 1.0, "eval_return_mean": score}
+            learning.store(learning.result_path(cell, side, tmp_path), job(cell, side, seed), row)
+    stored = json.loads((tmp_path / "stable_baselines3-ppo-cartpole-quick.json").read_text())
+    assert [run["seed"] for run in stored["runs"]] == [1, 2, 3]
+    assert stored["config"]["total_timesteps"] == 20_000
+    assert stored["side"] == "stable_baselines3"
+    (line,) = learning.report([cell], tmp_path)
+    # Of nine pairs ours is better in seven and equal in one.
+    assert "probability of improvement 0.83" in line
+    assert line.startswith("ppo-cartpole: ours 450.0 [")
