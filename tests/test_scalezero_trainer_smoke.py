@@ -120,6 +120,7 @@ def test_the_run_ends_when_every_task_is_solved(tmp_path: Path) -> None:
     outcome = train(tiny_suite(tmp_path, AT_ONCE, AT_ONCE))
     assert (outcome.status, outcome.metrics["global_step"]) == ("completed", 32)
     assert outcome.stop_reason == "every task reached its target return"
+    assert outcome.metrics["solved_tasks"] == 2
 
 
 def test_without_targets_every_task_is_trained_to_the_end(tmp_path: Path) -> None:

@@ -129,6 +129,10 @@ class PlanningLoop(ABC):
                 session.collected()
                 metrics = self._learn(controls, updates)
         session.advance(steps, metrics, updates=updates, check_finite=False)
+        self.show()
+
+    def show(self) -> None:  # noqa: B027 - most have nothing to add
+        """Show what the rows should say besides metrics and scheduled scalars, also after an evaluation changed it."""
 
     def _learn(self, controls: Mapping[str, float], updates: int) -> dict[str, Tensor]:
         reports = [self.update(controls) for _ in range(updates)]

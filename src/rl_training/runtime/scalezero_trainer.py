@@ -83,12 +83,16 @@ class SuiteLoop(PlanningLoop):
             self.session.task_episodes.pop(str(self.names[task]), None)  # what was played long ago says nothing
         for task, found in zip(trained, findings, strict=True):
             self.session.count_episodes(self.take(self.tasks[task], found), self.names[task])
+        self.show()
+        return sum(self.tasks[task].env.num_envs for task in trained)
+
+    def show(self) -> None:
+        """Show how far scaling has come."""
         self.session.show(
             stage=self.algorithm.stage,
             trainable_parameters=self.algorithm.trainable_parameters,
             **(self.scaling.metrics() if self.scaling is not None else {}),
         )
-        return sum(self.tasks[task].env.num_envs for task in trained)
 
     def update(self, controls: Mapping[str, float]) -> dict[str, Tensor]:
         """Make one gradient step and return its metrics."""

@@ -330,7 +330,7 @@ class TrainingSession(RunCounters):
         return TrainResult(
             run_dir=self.run_dir,
             checkpoint_path=self._checkpoint_path,
-            metrics={**self._latest, "global_step": self.step},
+            metrics={**self._latest, **self._resolved, "global_step": self.step},
             best_checkpoint_path=self._best_path(),
             status=status,
             stop_reason=self.stop_reason,
