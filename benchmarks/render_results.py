@@ -188,7 +188,7 @@ def _suites(suites: Sequence[dict[str, Any]]) -> list[list[str]]:
     explanation = [
         "One set of weights per seed. Scores are mean returns of the final policy, with search, over fresh evaluation",
         "episodes of each task; steps are those of all tasks together. A run ends when one evaluation finds every task",
-        "at its target.",
+        "at its target. Minutes are of the clock on a shared machine, pauses of the process included.",
     ]
     blocks = [explanation, _suite_scores(suites)]
     for entry in suites:
