@@ -236,9 +236,10 @@ def run(name: str, rounds: int, steps: int, *, compiled: bool) -> dict[str, Any]
                     "eval_episodes": 0,
                     "torch_threads": 1,
                     "output_dir": output_dir,
-                    **{f"algo_kwargs.{key}": value for key, value in case.algo_kwargs.items()},
                     **({"algo_kwargs.compile": True} if compiled else {}),
                 },
+                # Not as overrides, where None means that nothing is said.
+                set_values=[f"algo_kwargs.{key}={json.dumps(value)}" for key, value in case.algo_kwargs.items()],
             )
             ours = measure_ours(case, config)
         peer = measure_peer(case, seed, steps)
