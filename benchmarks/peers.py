@@ -5,7 +5,6 @@ What the peer cannot do is refused: a comparison whose settings differ would say
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from clock import Clock
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.schedules import as_schedule
+from rl_training.runtime.streams import derive_seeds
 
 _ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
 _HIDDEN = {"ppo": [64, 64], "dqn": [64, 64]}
@@ -30,18 +31,50 @@ def make_peer(config: TrainConfig) -> Any:
 def train_peer(config: TrainConfig, seeds: list[int]) -> dict[str, Any]:
     """Train it, evaluate the final policy on one complete episode per seed, and return what is stored of it."""
     torch.set_num_threads(config.torch_threads or 1)
-    model = make_peer(config)
-    started = time.perf_counter()
-    model.learn(config.total_timesteps)
-    seconds = time.perf_counter() - started
+    model, curve = make_peer(config), _curve(config)
+    clock = Clock()
+    model.learn(config.total_timesteps, callback=curve)
+    curve.evaluate()
+    times = clock.read()
     returns = [_play(model, config, seed) for seed in seeds]
     return {
         "steps": int(model.num_timesteps),
-        "seconds": round(seconds, 1),
+        **times,
+        "evaluations": curve.evaluations,
         "eval_return_mean": float(np.mean(returns)),
         "eval_return_std": float(np.std(returns)),
         "eval_episodes": len(returns),
     }
+
+
+def _curve(config: TrainConfig) -> Any:
+    """Return the callback that evaluates as often, and on the same episodes, as ours does during training."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    interval = config.eval_interval or config.total_timesteps
+
+    class Curve(BaseCallback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.evaluations: list[list[float]] = []
+            self.next = interval
+
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            # After the updates of the steps before, as ours.
+            if self.num_timesteps >= self.next:
+                self.evaluate()
+                self.next += interval
+
+        def evaluate(self) -> None:
+            step = int(self.model.num_timesteps)
+            seeds = derive_seeds(config.seed, "evaluation", step, count=config.eval_episodes)
+            returns = [_play(self.model, config, seed) for seed in seeds]
+            self.evaluations.append([step, round(float(np.mean(returns)), 2)])
+
+    return Curve()
 
 
 def _play(model: Any, config: TrainConfig, seed: int) -> float:

@@ -254,6 +254,7 @@ def test_the_catalogue_holds_suites_protocols_and_references(capsys: Capture) ->
         "axiomrl train --preset muzero-lunarlander",
         "axiomrl train --preset ppo-lunarlander",
         "axiomrl train --preset sac-lunarlandercontinuous",
+        "axiomrl train --preset td3-lunarlandercontinuous",
     ]
 
 

@@ -46,6 +46,7 @@ def test_the_presets_are_the_top_level_files_only() -> None:
         "sac-hopper",
         "sac-lunarlandercontinuous",
         "td3-halfcheetah",
+        "td3-lunarlandercontinuous",
     }
     assert not any("atari" in name for name in preset_names())
 
@@ -127,7 +128,7 @@ def test_presets_on_minatar_end_the_episodes_that_the_games_would_not(algo: str)
 
 
 def test_continuous_presets_warm_up_for_ten_thousand_steps() -> None:
-    for name in ("sac-halfcheetah", "sac-hopper", "sac-lunarlandercontinuous", "td3-halfcheetah"):
+    for name in ("sac-halfcheetah", "sac-hopper", "sac-lunarlandercontinuous", "td3-lunarlandercontinuous"):
         assert load_config(preset=name).algo_kwargs["learning_starts"] == 10_000
     lander = load_config(preset="sac-lunarlandercontinuous").algo_kwargs
     assert (lander["learning_rate"], lander["learning_rate_schedule"], lander["tau"]) == (0.00073, "linear", 0.01)
