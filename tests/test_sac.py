@@ -432,11 +432,13 @@ def test_critics_that_agree_share_the_actors_gradient() -> None:
     with torch.no_grad():
         for weight in algorithm.critic.parameters():
             weight[1] = weight[0]
-    arguments = (algorithm.critic, algorithm.actor, random_batch(TORQUE).observation, torch.ones(1), torch.zeros(16, 2))
-    actor_gradient(*arguments)
+    observation, noise = random_batch(TORQUE).observation, torch.zeros(16, 2)
+    arguments = (algorithm.critic, algorithm.actor, observation, torch.ones(1))
+    with torch.no_grad():
+        actor_gradient(*arguments, algorithm.actor.trace(observation, noise))
     shared = algorithm.actor_optimizer.gradient.clone()
     algorithm.actor_optimizer.gradient.zero_()
-    actor_loss(*arguments)[0].backward()
+    actor_loss(*arguments, noise)[0].backward()
     torch.testing.assert_close(shared, algorithm.actor_optimizer.gradient, rtol=1e-4, atol=1e-6)
 
 

@@ -23,7 +23,7 @@ from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.observations import Observation, map_observation
 from rl_training.data.replay import ReplayBatch
-from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic
+from rl_training.models.continuous import ActionScale, SampleTrace, SquashedActor, StackedCritic
 from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
@@ -185,17 +185,16 @@ def actor_loss(
 def critic_gradient(
     critic: StackedCritic,
     target_critic: StackedCritic,
-    actor: SquashedActor,
     batch: ReplayBatch,
+    sample: SampleTrace,
     temperature: Tensor,
-    noise: Tensor,
     params: SACParams,
 ) -> tuple[Tensor, Tensor]:
     """Return what `critic_loss` does, and put its gradient into plain critics of one value each.
 
-    It is what autograd finds, in half the time, since the memory of all layers is used again.
+    It is what autograd finds, in half the time, since the memory of all layers is used again. `sample` holds the
+    successors' actions.
     """
-    sample = actor.trace(batch.next_observation, noise)
     successor = target_critic.trace(batch.next_observation, sample.action)[-1]
     target = soft_target(successor, sample.log_prob, batch, temperature, params)
     trace = critic.trace(batch.observation, batch.action)
@@ -206,10 +205,9 @@ def critic_gradient(
 
 @torch.no_grad()
 def actor_gradient(
-    critic: StackedCritic, actor: SquashedActor, observation: Observation, temperature: Tensor, noise: Tensor
+    critic: StackedCritic, actor: SquashedActor, observation: Observation, temperature: Tensor, sample: SampleTrace
 ) -> tuple[Tensor, Tensor]:
-    """Return what `actor_loss` does, and put its gradient into a plain actor."""
-    sample = actor.trace(observation, noise)
+    """Return what `actor_loss` does for the sampled actions, and put its gradient into a plain actor."""
     trace = critic.trace(observation, sample.action)
     value = trace[-1].amin(dim=0)  # [B, 1]
     smallest = (trace[-1] == value).float()  # critics that agree share the gradient
@@ -310,48 +308,60 @@ class SAC:
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Make one gradient step of critics and, when it is due, actor and temperature; move the target critics."""
-        rate, limit = controls["learning_rate"], self.params.max_grad_norm
         noise = torch.empty((2, *batch.action.shape), device=self.device).normal_(generator=generator)
-        temperature = self.temperature.value
-        rest = (self.actor, batch, temperature, noise[0], self.params)
-        if self._plain_targets is not None:
-            value_loss, value = critic_gradient(self.critic, self._plain_targets, *rest)
-            norm = self.critic_optimizer.descend(learning_rate=rate, max_grad_norm=limit)
-        else:
-            value_loss, value = critic_loss(self.critic, self.target_critic, *rest)
-            norm = self.critic_optimizer.step(value_loss, learning_rate=rate, max_grad_norm=limit)
-        metrics = {
-            "loss_critic": value_loss.detach(),
-            "q_mean": value,
-            "temperature": temperature.squeeze(),
-            "gradient_norm": norm,
-        }
         self._updates += 1
-        if self._updates % self.params.policy_delay == 0:
-            metrics |= self._update_actor(batch.observation, temperature, noise[1], rate, limit)
+        due = self._updates % self.params.policy_delay == 0
+        by_hand = self._plain_targets is not None
+        metrics = (self._step_by_hand if by_hand else self._step)(batch, noise, controls["learning_rate"], due=due)
         if self.target_critic is not None:
             with torch.no_grad():
                 self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
         return metrics, None
 
-    def _update_actor(
-        self, observation: Observation, temperature: Tensor, noise: Tensor, rate: float, limit: float | None
-    ) -> dict[str, Tensor]:
-        if self._plain_targets is not None:
-            loss, log_prob = actor_gradient(self.critic, self.actor, observation, temperature, noise)
-            self.actor_optimizer.descend(learning_rate=rate, max_grad_norm=limit)
-        else:
+    def _step(self, batch: ReplayBatch, noise: Tensor, rate: float, *, due: bool) -> dict[str, Tensor]:
+        """Step critics and, when `due`, actor and temperature along the gradients that autograd finds."""
+        temperature, limit = self.temperature.value, self.params.max_grad_norm
+        loss, value = critic_loss(
+            self.critic, self.target_critic, self.actor, batch, temperature, noise[0], self.params
+        )
+        norm = self.critic_optimizer.step(loss, learning_rate=rate, max_grad_norm=limit)
+        metrics = _critic_metrics(loss.detach(), value, temperature, norm)
+        if due:
             self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
             if self.params.batch_norm:
                 self.actor.train()
-            loss, log_prob = actor_loss(self.critic, self.actor, observation, temperature, noise)
+            loss, log_prob = actor_loss(self.critic, self.actor, batch.observation, temperature, noise[1])
             if self.params.batch_norm:
                 self.actor.eval()
             self.actor_optimizer.step(loss, learning_rate=rate, max_grad_norm=limit)
             self.critic.requires_grad_(True)
-        entropy = -log_prob.detach().mean()
+            metrics |= self._warm(loss.detach(), log_prob.detach(), rate)
+        return metrics
+
+    @torch.no_grad()
+    def _step_by_hand(self, batch: ReplayBatch, noise: Tensor, rate: float, *, due: bool) -> dict[str, Tensor]:
+        """Do the same along the gradients written out above."""
+        assert self._plain_targets is not None
+        temperature, limit = self.temperature.value, self.params.max_grad_norm
+        if due:  # the actor does not change in between: one pass samples for both
+            both = map_observation(lambda *parts: torch.cat(parts), batch.next_observation, batch.observation)
+            samples = self.actor.trace(both, noise.flatten(0, 1)).split(len(batch.reward))
+        else:
+            samples = [self.actor.trace(batch.next_observation, noise[0])]
+        loss, value = critic_gradient(self.critic, self._plain_targets, batch, samples[0], temperature, self.params)
+        norm = self.critic_optimizer.descend(learning_rate=rate, max_grad_norm=limit)
+        metrics = _critic_metrics(loss, value, temperature, norm)
+        if due:
+            loss, log_prob = actor_gradient(self.critic, self.actor, batch.observation, temperature, samples[1])
+            self.actor_optimizer.descend(learning_rate=rate, max_grad_norm=limit)
+            metrics |= self._warm(loss, log_prob, rate)
+        return metrics
+
+    def _warm(self, loss: Tensor, log_prob: Tensor, rate: float) -> dict[str, Tensor]:
+        """Step the temperature after the actor, whose loss is given, and return the actor's metrics."""
+        entropy = -log_prob.mean()
         self.temperature.update(entropy, self.target_entropy, learning_rate=rate)
-        return {"loss_actor": loss.detach(), "entropy": entropy}
+        return {"loss_actor": loss, "entropy": entropy}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that acting and learning depend on."""
@@ -367,3 +377,7 @@ class SAC:
             getattr(self, name).load_state_dict(state[name])
         self._exploration.load_state_dict(state)
         self._updates = state["updates"]
+
+
+def _critic_metrics(loss: Tensor, value: Tensor, temperature: Tensor, norm: Tensor) -> dict[str, Tensor]:
+    return {"loss_critic": loss, "q_mean": value, "temperature": temperature.squeeze(), "gradient_norm": norm}

@@ -158,7 +158,7 @@ class TD3:
         self._updates += 1
         if self._updates % self.params.policy_delay == 0:
             self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
-            policy_loss = -self.critic(batch.observation, self.actor(batch.observation))[0].mean()
+            policy_loss = -self.critic.first(batch.observation, self.actor(batch.observation)).mean()
             self.actor_optimizer.step(policy_loss, learning_rate=rate, max_grad_norm=limit)
             self.critic.requires_grad_(True)
             metrics["loss_actor"] = policy_loss.detach()

@@ -58,6 +58,14 @@ class SampleTrace(NamedTuple):
     action: Tensor  # [B, size]
     log_prob: Tensor  # [B]
 
+    def split(self, size: int) -> list[SampleTrace]:
+        """Return the traces of every `size` samples."""
+        rows = [slice(start, start + size) for start in range(0, len(self.action), size)]
+        return [
+            SampleTrace([layer[:, part] for layer in self.hidden], *(tensor[part] for tensor in self[1:]))
+            for part in rows
+        ]
+
 
 class SquashedActor(nn.Module):
     """A normal distribution squashed by tanh; with `use_sde` its noise is a function of the latent."""
@@ -225,6 +233,10 @@ class StackedCritic(nn.Module):
         """Return values [count, B, outputs]."""
         values: Tensor = self.networks(self._features(observation, action))
         return values
+
+    def first(self, observation: Observation, action: Tensor) -> Tensor:
+        """Return the values [B, outputs] of the first critic alone."""
+        return self.networks.one(0, self._features(observation, action))
 
     @property
     def plain(self) -> bool:

@@ -173,11 +173,11 @@ class StackedMLP(nn.Module):
         hidden = features.expand(self.count, *features.shape)
         trace = [hidden]
         layers = list(parameter_pairs(self))
-        if not self._rooms[0] or self._rooms[0][0].shape[1] != len(features):
+        if not self._rooms[0] or self._rooms[0][0].shape[1] < len(features):
             for rooms in self._rooms:
                 rooms[:] = [hidden.new_empty(self.count, len(features), bias.shape[2]) for _, bias in layers]
         for layer, (weight, bias) in enumerate(layers):
-            hidden = torch.baddbmm(bias, hidden, weight, out=self._rooms[0][layer])
+            hidden = torch.baddbmm(bias, hidden, weight, out=self._rooms[0][layer][:, : len(features)])
             if layer < self.activated:
                 self._activate_in_place(hidden)
             trace.append(hidden)
@@ -206,4 +206,5 @@ class StackedMLP(nn.Module):
                 gradient = self.slope(gradient, trace[layer + 1])
             yield layer, gradient
             if layer:
-                gradient = torch.bmm(gradient, layers[layer][0].transpose(1, 2), out=self._rooms[1][layer - 1])
+                room = self._rooms[1][layer - 1][:, : gradient.shape[1]]
+                gradient = torch.bmm(gradient, layers[layer][0].transpose(1, 2), out=room)
