@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms.ppo import generalized_advantage
+from rl_training.algorithms.ppo_loss import generalized_advantage
 from rl_training.envs.make import make_vector_env
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.streams import derive_seeds

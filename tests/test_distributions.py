@@ -11,7 +11,8 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, distributions
 
-from rl_training.algorithms.ppo import PPO, PPOParams
+from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.ppo_params import PPOParams
 from rl_training.errors import ConfigError
 from rl_training.models.distributions import (
     Bernoulli,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rl_training.algorithms import ppo
+from rl_training.algorithms.ppo_loss import generalized_advantage
 from rl_training.experiment.config import validate_config
 from rl_training.experiment.config_files import load_config
 from rl_training.runtime.session import TrainResult
@@ -33,8 +34,9 @@ def test_ppo_learns_cartpole(tmp_path: Path) -> None:
 def test_ppo_unlearns_cartpole_where_the_advantage_has_the_wrong_sign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = ppo.generalized_advantage
-    monkeypatch.setattr(ppo, "generalized_advantage", lambda *columns, **settings: -original(*columns, **settings))
+    monkeypatch.setattr(
+        ppo, "generalized_advantage", lambda *columns, **settings: -generalized_advantage(*columns, **settings)
+    )
     metrics = _quick_cartpole(tmp_path).metrics
     assert metrics["train_return_mean"] < 1.5 * RANDOM_CARTPOLE
     assert metrics["eval_return_mean"] < 2 * RANDOM_CARTPOLE

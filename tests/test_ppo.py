@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.ppo import (
+from rl_training.algorithms.ppo_loss import (
     PPOBatch,
-    PPOParams,
     explained_variance,
     generalized_advantage,
     policy_change,
     ppo_loss,
 )
+from rl_training.algorithms.ppo_params import PPOParams
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 from rl_training.models.distributions import Categorical

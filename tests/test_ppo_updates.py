@@ -14,7 +14,9 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from rl_training.algorithms import ppo
-from rl_training.algorithms.ppo import PPO, A2CParams, PPOBatch, PPOParams, generalized_advantage
+from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.ppo_loss import PPOBatch, generalized_advantage, ppo_gradient, ppo_loss
+from rl_training.algorithms.ppo_params import A2CParams, PPOParams
 from rl_training.data.rollout import Rollout
 
 CPU = torch.device("cpu")
@@ -76,14 +78,73 @@ def _gradient(algorithm: PPO) -> Tensor:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[PPOBatch, float, float]]:
     """What the loss is asked for: every minibatch, with its clip range and entropy weight."""
     calls: list[tuple[PPOBatch, float, float]] = []
-    original = ppo.ppo_loss
 
-    def watched(model: Any, batch: PPOBatch, clip_coef: Any, ent_coef: Any, params: PPOParams) -> Any:
+    def watched(model: Any, batch: PPOBatch, clip_coef: Any, ent_coef: Any, *rest: Any, **more: Any) -> Any:
         calls.append((batch, float(clip_coef), float(ent_coef)))
-        return original(model, batch, clip_coef, ent_coef, params)
+        return ppo_gradient(model, batch, clip_coef, ent_coef, *rest, **more)
 
-    monkeypatch.setattr(ppo, "ppo_loss", watched)
+    monkeypatch.setattr(ppo, "ppo_gradient", watched)
     return calls
+
+
+# -- the gradient --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action_space", "params", "masked"),
+    [
+        (CHOICE, {}, False),
+        (CHOICE, {}, True),
+        (CHOICE, {"activation": "relu", "hidden_sizes": (8, 5)}, False),
+        (CHOICE, {"hidden_sizes": ()}, False),
+        (CHOICE, {"clip_value_loss": True, "normalize_advantage": False}, False),
+        (TORQUE, {}, False),
+        (TORQUE, {"clip_value_loss": True, "log_std_init": -1.0}, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ent_coef", [0.0, 0.3])
+def test_the_gradient_by_hand_is_that_of_autograd(
+    action_space: Space[Any], params: dict[str, Any], masked: bool, ent_coef: float
+) -> None:
+    algorithm = _algorithm(action_space, num_steps=40, **params)
+    mask = torch.tensor([[True, False, True], [True, True, True]]) if masked else None
+    batch = algorithm._prepare(_rollout(algorithm, mask=mask))
+    with torch.no_grad():  # so far that both sides of every clip occur
+        for weight in algorithm.model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=_generator(5)), alpha=0.3)
+    arguments = (algorithm.model, batch, 0.2, ent_coef, algorithm.params)
+    assert algorithm.model.plain
+    algorithm.optimizer.gradient.fill_(7.0)  # which is to be overwritten
+    by_hand = ppo_gradient(*arguments)
+    gradient = algorithm.optimizer.gradient.clone()
+    algorithm.optimizer.gradient.zero_()
+    loss, by_graph = ppo_loss(*arguments)
+    loss.backward()
+    torch.testing.assert_close(gradient, algorithm.optimizer.gradient, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(by_hand, by_graph, rtol=1e-5, atol=1e-6)
+    ratio = by_hand["log_ratio"].exp()
+    assert (ratio > 1.2).any()
+    assert (ratio < 0.8).any()
+
+
+@pytest.mark.parametrize(
+    ("action_space", "params"),
+    [
+        (CHOICE, {"activation": "silu"}),
+        (TORQUE, {"use_sde": True}),
+        (TORQUE, {"log_std": "state_dependent"}),
+        (spaces.MultiDiscrete([2, 3]), {}),
+        (spaces.MultiBinary(2), {}),
+    ],
+    ids=str,
+)
+def test_other_models_learn_by_autograd(action_space: Space[Any], params: dict[str, Any]) -> None:
+    algorithm = _algorithm(action_space, **params)
+    assert not algorithm.model.plain
+    before = _weights(algorithm)
+    _update(algorithm, _rollout(algorithm))
+    assert not _weights(algorithm).equal(before)
 
 
 # -- the update as a whole -----------------------------------------------------------------------

@@ -118,7 +118,13 @@ _MANY_TASKS = {"scalezero": ("ScaleZeroParams", "One planning model for many tas
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
     for spec in (
-        *_family("ppo:PPO", "ppo", ("Discrete", "MultiDiscrete", "MultiBinary", "Box"), _POLICY_GRADIENT),
+        *_family(
+            "ppo:PPO",
+            "ppo",
+            ("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
+            _POLICY_GRADIENT,
+            params_module="ppo_params",
+        ),
         *_family("dqn:DQN", "dqn", ("Discrete",), _Q_LEARNING),
         *_family("sac:SAC", "sac", ("Box",), _SOFT),
         *_family("discrete_sac:DiscreteSAC", "sac", ("Discrete",), _SOFT_DISCRETE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from gymnasium import Space
@@ -12,10 +12,18 @@ from rl_training.data.observations import Observation
 from rl_training.models.distributions import Distribution
 from rl_training.models.encoders import has_weights, make_encoder
 from rl_training.models.heads import make_action_head
-from rl_training.models.layers import StackedMLP, linear
+from rl_training.models.layers import StackedMLP, linear, linear_backward
 
 ACTOR = 0  # the first of the two stacks; the second is the critic's
 DEFAULT_HIDDEN_SIZES = (64, 64)
+
+
+class Trace(NamedTuple):
+    """What the networks made of a batch, for `backward`."""
+
+    hidden: list[Tensor]  # the stacks' trace
+    output: Tensor  # [B, outputs] of the action head's layer
+    value: Tensor  # [B]
 
 
 class ActorCritic(nn.Module):
@@ -65,3 +73,22 @@ class ActorCritic(nn.Module):
         """Return the policy alone."""
         distribution: Distribution = self.head(self.policy_latent(observation), mask)
         return distribution
+
+    @property
+    def plain(self) -> bool:
+        """Whether `backward` knows the gradient of all weights."""
+        return not has_weights(self.encoder) and self.stacks.slope is not None and self.head.plain
+
+    def trace(self, observation: Observation) -> Trace:
+        """Return what `forward` makes its distributions of, without autograd, for `backward`."""
+        hidden = self.stacks.trace(self.encoder(observation))
+        actor, critic = hidden[-1].unbind(0)
+        return Trace(hidden, self.head.linear(actor), self.value_head(critic).squeeze(-1))
+
+    def backward(self, trace: Trace, by_policy: tuple[Tensor, ...], by_value: Tensor) -> None:
+        """Overwrite the gradients, given a loss's by the policy, as its distribution tells, and by the values [B]."""
+        actor, critic = trace.hidden[-1].unbind(0)
+        by_latent = self.stacks.room(trace.hidden[-1])
+        self.head.backward(actor, by_policy, out=by_latent[ACTOR])
+        linear_backward(self.value_head, critic, by_value.unsqueeze(1), out=by_latent[1 - ACTOR])
+        self.stacks.backward(trace.hidden, by_latent)

@@ -19,7 +19,7 @@ from rl_training.models.distributions import (
     mask_logits,
 )
 from rl_training.models.exploration import marginal_log_std, matrix_noise
-from rl_training.models.layers import linear
+from rl_training.models.layers import linear, linear_backward
 
 POLICY_GAIN = 0.01  # a near-uniform first policy explores best (Andrychowicz et al. 2021, arXiv 2006.05990)
 LOG_STD_RANGE = (-20.0, 2.0)
@@ -27,6 +27,9 @@ LOG_STD_RANGE = (-20.0, 2.0)
 
 class ActionHead(nn.Module):
     """Base of the heads: a linear layer on the policy's latent."""
+
+    plain = False
+    """Whether the distribution is made of the layer's output, and tells its gradient."""
 
     def __init__(
         self, space: Space[Any], latent: int, outputs: int, *, orthogonal: bool, generator: torch.Generator
@@ -37,7 +40,18 @@ class ActionHead(nn.Module):
 
     def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
         """Return the distribution over actions for latents [B, latent]."""
-        raise TypeError(f"{type(self).__name__} has no distribution")
+        return self.distribution(self.linear(latent), mask)
+
+    def distribution(self, output: Tensor, mask: Tensor | None) -> Any:
+        """Return the distribution for outputs of the layer."""
+        raise TypeError(f"{type(self).__name__} has no distribution of its layer's output alone")
+
+    def backward(self, latent: Tensor, gradient: tuple[Tensor, ...], *, out: Tensor) -> None:
+        """Overwrite the gradients, given a loss's by what the distribution is made of: the layer's outputs first.
+
+        `out` [B, latent] gets that by the latents.
+        """
+        linear_backward(self.linear, latent, gradient[0], out=out)
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the actions [B, ...] in the form the environment takes."""
@@ -47,13 +61,15 @@ class ActionHead(nn.Module):
 class CategoricalHead(ActionHead):
     """Discrete actions."""
 
+    plain = True
+
     def __init__(self, space: spaces.Discrete, latent: int, *, orthogonal: bool, generator: torch.Generator) -> None:
         super().__init__(space, latent, int(space.n), orthogonal=orthogonal, generator=generator)
         self.start = int(space.start)
 
-    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+    def distribution(self, output: Tensor, mask: Tensor | None) -> Categorical:
         """Return the choice among the legal actions."""
-        return Categorical(mask_logits(self.linear(latent), mask))
+        return Categorical(mask_logits(output, mask))
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the actions counted from the space's start."""
@@ -69,9 +85,9 @@ class MultiCategoricalHead(ActionHead):
         self.choices = tuple(int(n) for n in space.nvec.flatten())
         super().__init__(space, latent, sum(self.choices), orthogonal=orthogonal, generator=generator)
 
-    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+    def distribution(self, output: Tensor, mask: Tensor | None) -> MultiCategorical:
         """Return the independent choices among the legal values."""
-        return MultiCategorical(mask_logits(self.linear(latent), mask), self.choices)
+        return MultiCategorical(mask_logits(output, mask), self.choices)
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the choices in the space's shape, counted from its start."""
@@ -86,9 +102,9 @@ class BernoulliHead(ActionHead):
     def __init__(self, space: spaces.MultiBinary, latent: int, *, orthogonal: bool, generator: torch.Generator) -> None:
         super().__init__(space, latent, int(np.prod(space.shape)), orthogonal=orthogonal, generator=generator)
 
-    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+    def distribution(self, output: Tensor, mask: Tensor | None) -> Bernoulli:
         """Return the independent switches."""
-        return Bernoulli(mask_logits(self.linear(latent), mask))
+        return Bernoulli(mask_logits(output, mask))
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the switches in the space's shape."""
@@ -120,6 +136,8 @@ class BoxHead(ActionHead):
 class GaussianHead(BoxHead):
     """Box actions with one learned log standard deviation per dimension."""
 
+    plain = True
+
     def __init__(
         self,
         space: spaces.Box,
@@ -132,9 +150,14 @@ class GaussianHead(BoxHead):
         super().__init__(space, latent, 1, orthogonal=orthogonal, generator=generator)
         self.log_std = nn.Parameter(torch.full((self.size,), log_std_init))
 
-    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+    def distribution(self, output: Tensor, mask: Tensor | None) -> DiagonalGaussian:
         """Return independent normal variables."""
-        return DiagonalGaussian(self.linear(latent), self.log_std)
+        return DiagonalGaussian(output, self.log_std)
+
+    def backward(self, latent: Tensor, gradient: tuple[Tensor, ...], *, out: Tensor) -> None:
+        """Overwrite the gradients, those of the standard deviations too."""
+        super().backward(latent, gradient, out=out)
+        torch.sum(gradient[1], 0, out=self.log_std.grad)
 
 
 class StateDependentGaussianHead(BoxHead):
@@ -153,9 +176,9 @@ class StateDependentGaussianHead(BoxHead):
         with torch.no_grad():
             self.linear.bias[self.size :].fill_(log_std_init)
 
-    def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
+    def distribution(self, output: Tensor, mask: Tensor | None) -> DiagonalGaussian:
         """Return independent normal variables."""
-        mean, log_std = self.linear(latent).split(self.size, dim=-1)
+        mean, log_std = output.split(self.size, dim=-1)
         return DiagonalGaussian(mean, log_std.clamp(*LOG_STD_RANGE))
 
 

@@ -76,6 +76,13 @@ def convolution(
     return layer
 
 
+def linear_backward(layer: nn.Linear, inputs: Tensor, gradient: Tensor, *, out: Tensor) -> None:
+    """Overwrite a layer's gradients, given a loss's by its outputs [B, outputs]; put that by its inputs into `out`."""
+    torch.mm(gradient.t(), inputs, out=layer.weight.grad)
+    torch.sum(gradient, 0, out=layer.bias.grad)
+    torch.mm(gradient, layer.weight, out=out)
+
+
 class MLP(nn.Module):
     """Linear layers with an activation between them.
 
@@ -182,6 +189,10 @@ class StackedMLP(nn.Module):
                 self._activate_in_place(hidden)
             trace.append(hidden)
         return trace
+
+    def room(self, output: Tensor) -> Tensor:
+        """Return memory for the gradient by a traced output [count, B, outputs]."""
+        return self._rooms[1][-1][:, : output.shape[1]] if self._rooms[1] else output.new_empty(output.shape)
 
     def backward(self, trace: list[Tensor], gradient: Tensor) -> None:
         """Overwrite the parameters' gradients, given a loss's gradient [count, B, outputs] by the traced output."""
