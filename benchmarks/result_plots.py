@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,9 @@ def write_plot(env_id: str, comparisons: Sequence[Comparison], file: Path) -> No
     file.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_SETTINGS):
         figure = draw(env_id, _drawn(comparisons))
-        figure.savefig(file, metadata={"Date": None, "Description": f"results {fingerprint(comparisons)}"})
+        figure.savefig(
+            file, metadata={"Date": None, "Creator": None, "Description": f"results {fingerprint(comparisons)}"}
+        )
 
 
 def draw(env_id: str, entries: Sequence[Entry]) -> Figure:
@@ -54,11 +57,13 @@ def draw(env_id: str, entries: Sequence[Entry]) -> Figure:
     height = 2.6 + 0.32 * max(len(entries), _FEWEST_LINES)  # inches
     figure = Figure(figsize=(10, height), layout="constrained")
     figure.suptitle(env_id, fontweight="bold")
-    curves, finals = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    curves, finals = figure.subplots(1, 2, width_ratios=(1.15, 1), gridspec_kw={"wspace": 0.04})
     _draw_curves(curves, entries)
     _draw_finals(finals, entries)
     if curves.lines:
-        figure.legend(loc="outside lower center", ncols=4, frameon=False, handlelength=3.2)
+        names = len(curves.lines)
+        columns = names if names <= 4 else math.ceil(names / 2)
+        figure.legend(loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
     for axes in (curves, finals):
         axes.grid(color="#e3e7eb", linewidth=0.8)
         axes.set_axisbelow(True)
@@ -113,6 +118,7 @@ def _draw_curves(axes: Axes, entries: Sequence[Entry]) -> None:
     axes.locator_params(nbins=6)
     if max(ends) > 2 * min(ends):
         axes.set_xscale("log")
+        axes.set_xlabel("environment steps (logarithmic)")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: tick_text(value))
