@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from result_tables import heading, repeat_command, score_text, span, versions
+
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 ALGORITHM_PAGES = ROOT / "docs" / "algorithms"
@@ -40,7 +42,6 @@ _SPEEDS = {
     "learner_speed": "Learner",
     "scalezero_speed": "Search with and without the transformer's cache, and updates",
 }
-_VERSIONS_SHOWN = ("axiomrl", "torch", "gymnasium", "stable_baselines3", "mujoco", "ale-py", "Box2D")
 
 
 def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
@@ -59,7 +60,7 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
     suites = [entry for entry in stored if entry.get("suite") and entry["config"]["algo"] in algorithms]
     blocks += _suites(suites)
     if suites:
-        blocks.append(_versions(suites))
+        blocks.append(versions(suites))
     blocks += [block for entry in stored for block in _planning_speed(entry, algorithms)]
     if speeds:
         blocks += _speed(speeds)
@@ -86,14 +87,14 @@ def with_section(text: str, section: str) -> str:
 
 def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
     scores_shown = ("mean", "std", "min", "median", "max")
-    table = _heading("preset", "environment", "steps", "seeds", *scores_shown, "episodes", "minutes")
+    table = heading("preset", "environment", "steps", "seeds", *scores_shown, "episodes", "minutes")
     for entry in presets:
         runs = entry["runs"]
         scores = [run["eval_return_mean"] for run in runs]
         cells = (
             f"`{entry['preset']}`",
             entry["config"]["env_id"],
-            _span([run["steps"] for run in runs]),
+            span([run["steps"] for run in runs]),
             str(len(runs)),
             *(
                 f"{value:.1f}"
@@ -105,7 +106,7 @@ def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
                     max(scores),
                 )
             ),
-            _span([run["eval_episodes"] for run in runs]),
+            span([run["eval_episodes"] for run in runs]),
             f"{statistics.median(run['seconds'] for run in runs) / 60:.1f}",
         )
         table.append(f"| {' | '.join(cells)} |")
@@ -114,8 +115,8 @@ def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
         "evaluation episodes. The table shows these scores over the seeds (std: population), the evaluation episodes",
         "per seed, and the median minutes of training per seed.",
     ]
-    commands = ["```text", *(_command(entry) for entry in presets), "```"]
-    return [explanation, table, *_curves(presets), _versions(presets), ["To repeat them:"], commands]
+    commands = ["```text", *(repeat_command(entry) for entry in presets), "```"]
+    return [explanation, table, *_curves(presets), versions(presets), ["To repeat them:"], commands]
 
 
 def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
@@ -123,9 +124,7 @@ def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
     runs = [(entry["preset"], run) for entry in presets for run in entry["runs"] if run.get("evaluations")]
     if not runs:
         return []
-    table = _heading(
-        "preset", "seed", "first at step", "mean returns of the evaluations during training, evenly spaced"
-    )
+    table = heading("preset", "seed", "first at step", "mean returns of the evaluations during training, evenly spaced")
     for preset, run in sorted(runs, key=lambda pair: (pair[0], pair[1]["seed"])):
         returns = ", ".join(f"{score:.0f}" for _, score in run["evaluations"])
         if "best_checkpoint" in run:
@@ -137,7 +136,7 @@ def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
-    table = _heading("loss", "ratio", "from", "to", "rounds", "steps per round", "steps/s", "stable-baselines3 steps/s")
+    table = heading("loss", "ratio", "from", "to", "rounds", "steps per round", "steps/s", "stable-baselines3 steps/s")
     for entry in speeds:
         rounds = entry["rounds"]
         rates = [statistics.median(row[side]["steps_per_second"] for row in rounds) for side in _SIDES]
@@ -154,11 +153,11 @@ def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
         f"rounds; a ratio above 1 means faster. Settings: {speeds[0]['settings']}.",
     ]
     commands = ["```text", *(_speed_command(entry) for entry in speeds), "```"]
-    return [explanation, table, _versions(speeds), ["To repeat them:"], commands]
+    return [explanation, table, versions(speeds), ["To repeat them:"], commands]
 
 
 def _games(played: Sequence[dict[str, Any]]) -> list[list[str]]:
-    table = _heading("preset", "seed", "steps", "simulations", "opponent", "begins", "wins", "draws", "losses")
+    table = heading("preset", "seed", "steps", "simulations", "opponent", "begins", "wins", "draws", "losses")
     for entry in played:
         for result in entry["games"]:
             for side, begins in (("first", "agent"), ("second", "opponent")):
@@ -178,7 +177,7 @@ def _games(played: Sequence[dict[str, Any]]) -> list[list[str]]:
         "Games of the final policy, which plans without noise, against opponents whose moves are drawn anew:"
     ]
     commands = ["```text", *(entry["command"] for entry in played), "```"]
-    return [explanation, table, _versions(played), ["To repeat them:"], commands]
+    return [explanation, table, versions(played), ["To repeat them:"], commands]
 
 
 def _suites(suites: Sequence[dict[str, Any]]) -> list[list[str]]:
@@ -205,7 +204,7 @@ def _targets(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _suite_scores(suites: Sequence[dict[str, Any]]) -> list[str]:
-    table = _heading("preset", "seed", "task", "target", "score", "episodes", "all targets at step", "steps", "minutes")
+    table = heading("preset", "seed", "task", "target", "score", "episodes", "all targets at step", "steps", "minutes")
     for entry in suites:
         for cell in _cells(entry, "preset"):
             for task, target in _targets(entry).items():
@@ -214,7 +213,7 @@ def _suite_scores(suites: Sequence[dict[str, Any]]) -> list[str]:
                     cell["seed"],
                     task,
                     f"{target:g}",
-                    _score(cell["scores"][task]),
+                    score_text(cell["scores"][task]),
                     cell["episodes"],
                     _step(cell["all_targets_at"]),
                     f"{cell['steps']:,}",
@@ -231,7 +230,7 @@ def _ablation(entry: dict[str, Any]) -> list[list[str]]:
         f"Variants of `{entry['suite']}`, means over the seeds (smallest to largest). Single tasks get their share",
         f"of the budget of {budget:,} steps; saved is what of it comes after the first evaluation with all targets.",
     ]
-    table = _heading("variant", "seeds", *tasks, "seeds with all targets at once", "first at step", "steps", "saved")
+    table = heading("variant", "seeds", *tasks, "seeds with all targets at once", "first at step", "steps", "saved")
     order = [*_WHAT_VARIANTS_ARE, *(f"single-{task}" for task in tasks)]
     for variant in order:
         cells = _cells(entry, variant)
@@ -254,11 +253,11 @@ def _ablation(entry: dict[str, Any]) -> list[list[str]]:
 
 
 def _suite_curves(suites: Sequence[dict[str, Any]]) -> list[str]:
-    table = _heading("preset", "variant", "seed", "task", "mean returns of the evaluations during training")
+    table = heading("preset", "variant", "seed", "task", "mean returns of the evaluations during training")
     for entry in suites:
         for cell in entry["cells"]:
             for task, curve in cell["curves"].items():
-                returns = ", ".join(_score(score) for _, score in curve)
+                returns = ", ".join(score_text(score) for _, score in curve)
                 cells = (f"`{entry['suite']}`", cell["variant"], str(cell["seed"]), task, returns)
                 table.append(f"| {' | '.join(cells)} |")
     return table
@@ -271,11 +270,7 @@ def _cells(entry: dict[str, Any], variant: str) -> list[dict[str, Any]]:
 def _spread(scores: Sequence[float]) -> str:
     if not scores:
         return "-"
-    return f"{_score(statistics.fmean(scores))} ({_score(min(scores))} to {_score(max(scores))})"
-
-
-def _score(value: float) -> str:
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return f"{score_text(statistics.fmean(scores))} ({score_text(min(scores))} to {score_text(max(scores))})"
 
 
 def _step(step: int | None) -> str:
@@ -291,31 +286,13 @@ def _planning_speed(entry: dict[str, Any], algorithms: Sequence[str]) -> list[li
         return []
     explanation = [f"{what}: {entry['settings']} (`python benchmarks/{entry['benchmark']}.py`)."]
     further = [_cases_table(entry["updates"])] if "updates" in entry else []
-    return [explanation, _cases_table(cases), *further, _versions([entry])]
+    return [explanation, _cases_table(cases), *further, versions([entry])]
 
 
 def _cases_table(cases: Sequence[dict[str, Any]]) -> list[str]:
     columns = [name for name in cases[0] if name not in ("rule", "algo")]
-    table = _heading(*(name.replace("_", " ") for name in columns))
+    table = heading(*(name.replace("_", " ") for name in columns))
     return table + [f"| {' | '.join(f'{case[name]:,}' for name in columns)} |" for case in cases]
-
-
-def _heading(*columns: str) -> list[str]:
-    return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-
-
-def _span(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _command(entry: dict[str, Any]) -> str:
-    """Return the command that trains every stored seed; the stored one may be that of the last seed only."""
-    seeds = ",".join(str(run["seed"]) for run in sorted(entry["runs"], key=lambda run: run["seed"]))
-    command = f"python benchmarks/learning.py --preset {entry['preset']} --seeds {seeds}"
-    if "--total-timesteps" in entry["command"]:
-        command += f" --total-timesteps {entry['config']['total_timesteps']}"
-    return command
 
 
 def _speed_command(entry: dict[str, Any]) -> str:
@@ -326,18 +303,15 @@ def _speed_command(entry: dict[str, Any]) -> str:
     return f"{command} --compile" if entry["compiled"] else command
 
 
-def _versions(entries: Sequence[dict[str, Any]]) -> list[str]:
-    """Return every version that took part, by package."""
-    shown = []
-    for name in _VERSIONS_SHOWN:
-        found = {entry["versions"].get(name) for entry in entries} - {None}
-        if found:
-            shown.append(f"{name} {' and '.join(sorted(found))}")
-    python = " and ".join(sorted({entry["machine"]["python"] for entry in entries}))
-    machine = " and ".join(sorted({entry["machine"]["processor"] for entry in entries}))
-    return [f"Versions: Python {python} on {machine}, {', '.join(shown)}."]
+def main() -> None:
+    """Write every page."""
+    from learning import CELLS
+    from render_comparison import write_comparison
+
+    for name in PAGES:
+        write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))
+    write_comparison(CELLS, RESULTS, ALGORITHM_PAGES.parent)
 
 
 if __name__ == "__main__":
-    for name in PAGES:
-        write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))
+    main()

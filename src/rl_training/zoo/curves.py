@@ -126,15 +126,19 @@ def learning_curve(entry: Entry, histories: Histories, metric: Metric, axis: Axi
     chosen = entry.by_seed if metric == SCORE else _finished(entry)
     lines = [line for run in chosen.values() if (line := histories.line(run, metric, axis)).x.size]
     unfinished = (histories.line(run, metric, axis) for run in _unfinished(entry))
-    dashed = tuple(_thinned(line) for line in unfinished if line.x.size)
+    return curve_over_seeds(entry.name, lines, tuple(_thinned(line) for line in unfinished if line.x.size))
+
+
+def curve_over_seeds(name: str, lines: Sequence[Line], unfinished: tuple[Line, ...] = ()) -> Curve:
+    """Return the curve of one line per seed, none of them empty."""
     if not lines:
-        return Curve(entry.name, 0, np.array([]), np.array([]), unfinished=dashed)
+        return Curve(name, 0, np.array([]), np.array([]), unfinished=unfinished)
     grid = np.unique(np.concatenate([line.x for line in lines]))
     grid = _spread(grid[grid >= max(line.x[0] for line in lines)])
     values = np.stack([np.interp(grid, line.x, line.y) for line in lines])  # [seeds, points]
     middle = np.array([interquartile_mean(point) for point in values.T])
     low, high = interquartile_band(values) if len(lines) >= SEEDS_FOR_INTERVAL else (None, None)
-    return Curve(entry.name, len(lines), grid, middle, low, high, dashed)
+    return Curve(name, len(lines), grid, middle, low, high, unfinished)
 
 
 def _finished(entry: Entry) -> dict[int, RunRecord]:

@@ -1,0 +1,239 @@
+"""The page of results shows what is stored and nothing else, and so do its pictures."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comparisons import Comparison, environments, read_comparisons
+from docs_pages import ROOT, read_page
+from learning import CELLS, EVALUATION_EPISODES, OURS, PEER, Cell, Job, result_path
+from render_comparison import plot_path, render_comparison, write_comparison
+from rl_training.runtime.run_utils import serialize_train_config
+
+RESULTS = ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs"
+PPO, DQN = Cell("ppo-cartpole"), Cell("dqn-cartpole")
+LANDER = Cell("ppo-lunarlander", ("total_timesteps=400_000",), "short")
+MUZERO = Cell("muzero-cartpole", sides=(OURS,))
+needs_matplotlib = pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="pictures need the extra `plot`"
+)
+
+
+def store(folder: Path, cell: Cell, side: str, scores: list[float], **changed: Any) -> None:
+    """Store a made-up summary whose seeds come in reverse order."""
+    runs = [
+        {
+            "seed": seed,
+            "steps": 1000,
+            "seconds": 60.0 * seed,
+            "evaluations": [[500, score - seed], [1000, score]],
+            "eval_return_mean": score,
+            "eval_return_std": 0.0,
+            "eval_episodes": 100,
+        }
+        for seed, score in enumerate(scores, start=1)
+    ]
+    summary = {
+        "comparison": cell.preset,
+        "side": side,
+        "changes": cell.changes,
+        "runs": runs[::-1],
+        "command": "python benchmarks/learning.py --suite full",
+        "config": serialize_train_config(Job(cell, side, 1, Path("runs"), 100).config()),
+        "versions": {"axiomrl": "0.1.0", "torch": "2.13.0", "stable_baselines3": "2.7.0", "mujoco": "3.2"},
+        "machine": {"python": "3.11.7", "processor": "x86_64"},
+    }
+    result_path(cell, side, folder).write_text(json.dumps(summary | changed))
+
+
+def page(folder: Path, *cells: Cell) -> list[str]:
+    return render_comparison(read_comparisons(cells, folder)).splitlines()
+
+
+def committed() -> list[Comparison]:
+    return read_comparisons(CELLS, RESULTS)
+
+
+def drawn_environments() -> dict[str, list[Comparison]]:
+    found = environments(committed())
+    return {env_id: those for env_id, those in found.items() if any(entry.runs for c in those for entry in c.entries)}
+
+
+# -- made-up results -------------------------------------------------------------------------------
+
+
+def test_the_numbers_are_those_of_the_stored_seeds(tmp_path: Path) -> None:
+    # Of five scores the outer two are left out: (200 + 300 + 400) / 3 and (210 + 220 + 350) / 3.
+    store(tmp_path, PPO, OURS, [100.0, 200.0, 300.0, 400.0, 500.0])
+    store(tmp_path, PPO, PEER, [350.0, 110.0, 220.0, 210.0, 400.0])
+    lines = page(tmp_path, PPO)
+    # 0, 1, 3, 4.5 and 5 of the peer's five lie below each of ours, the tie at 400 counted half: 13.5 of 25 pairs.
+    overview = r"\| CartPole-v1 \| PPO \| 300\.0 \[.*\] \| 260\.0 \[.*\] \| 0\.54 \[(0\.\d\d), (\d\.\d\d)\] \| 5, 5 \|"
+    (found,) = (match for line in lines if (match := re.fullmatch(overview, line)))
+    assert float(found[1]) < 0.54 < float(found[2])
+    detail = (
+        r"\| PPO, ours \| 1,000 \| 5 \| 300\.0 \[.*\] \| 300\.0 \| 100\.0 \| 500\.0 \| - \| 3\.0 "
+        r"\| 1: 100\.0, 2: 200\.0, 3: 300\.0, 4: 400\.0, 5: 500\.0 \|"
+    )
+    assert sum(re.fullmatch(detail, line) is not None for line in lines) == 1
+    assert "Finished, with at least 5 seeds on both sides: 1 of 1 comparisons. Below 0.45: none." in lines
+
+
+def test_a_probability_below_the_line_is_marked(tmp_path: Path) -> None:
+    # 1, 1, 2, 2 and 5 of the peer's five lie below each of ours: 11 of 25 pairs.
+    store(tmp_path, PPO, OURS, [1.0, 2.0, 3.0, 4.0, 5.0])
+    store(tmp_path, PPO, PEER, [0.5, 2.5, 4.1, 4.2, 4.5])
+    lines = page(tmp_path, PPO)
+    (overview,) = (line for line in lines if line.startswith("| CartPole-v1 | PPO |"))
+    assert re.search(r"\| 0\.44 \[0\.\d\d, \d\.\d\d\] \*\*below 0\.45\*\* \|", overview)
+    assert any(line.endswith("Below 0.45: PPO on CartPole-v1.") for line in lines)
+
+
+def test_what_is_missing_is_said_and_not_filled_in(tmp_path: Path) -> None:
+    store(tmp_path, PPO, OURS, [500.0] * 5)
+    store(tmp_path, PPO, PEER, [480.0, 490.0])
+    store(tmp_path, MUZERO, OURS, [500.0] * 5)
+    lines = page(tmp_path, PPO, DQN, MUZERO)
+    assert "| CartPole-v1 | PPO | 500.0 [500.0, 500.0] | 485.0 | - | 5, 2 of 5 |" in lines
+    assert "| CartPole-v1 | DQN | nothing yet | nothing yet | - | 0 of 5, 0 of 5 |" in lines
+    assert "| CartPole-v1 | MuZero | 500.0 [500.0, 500.0] | no counterpart | - | 5 |" in lines
+    assert "| DQN, stable-baselines3 | - | 0 of 5 | nothing yet | - | - | - | - | - | - |" in lines
+    assert "Finished, with at least 5 seeds on both sides: 0 of 2 comparisons." in lines
+    assert not any("dqn-cartpole" in line for line in lines)
+
+
+def test_an_environment_without_results_has_no_picture(tmp_path: Path) -> None:
+    store(tmp_path, PPO, OURS, [500.0])
+    pictures = [line for line in page(tmp_path, PPO, LANDER) if line.startswith("![")]
+    assert pictures == ["![Learning curves and final scores on CartPole-v1](plots/CartPole-v1.svg)"]
+
+
+def test_processor_time_is_shown_for_the_seeds_that_have_it(tmp_path: Path) -> None:
+    store(tmp_path, PPO, OURS, [500.0, 500.0, 500.0])
+    path = result_path(PPO, OURS, tmp_path)
+    summary = json.loads(path.read_text())
+    for run, seconds in zip(summary["runs"], (30.0, 90.0), strict=False):
+        run["cpu_seconds"] = seconds
+    path.write_text(json.dumps(summary))
+    (line,) = (line for line in page(tmp_path, PPO) if line.startswith("| PPO, ours |"))
+    assert "| 1.0 (of 2 seeds) | 2.0 |" in line
+
+
+def test_every_source_is_named_with_seeds_changes_command_versions_and_machine(tmp_path: Path) -> None:
+    store(tmp_path, LANDER, PEER, [200.0, 210.0])
+    name = "stable_baselines3-ppo-lunarlander-short.json"
+    assert (
+        f"| [{name}](../benchmarks/results/{name}) | LunarLander-v3 | stable-baselines3 | 1, 2 | 100 "
+        "| `total_timesteps=400_000` | `python benchmarks/learning.py --suite full` "
+        "| axiomrl 0.1.0, stable_baselines3 2.7.0, torch 2.13.0 | Python 3.11.7 on x86_64 |"
+    ) in page(tmp_path, LANDER)
+
+
+def test_sides_with_other_settings_are_refused(tmp_path: Path) -> None:
+    store(tmp_path, PPO, OURS, [500.0])
+    config = serialize_train_config(Job(PPO, PEER, 1, Path("runs"), 100).config())
+    store(tmp_path, PPO, PEER, [500.0], config=config | {"algo_kwargs": config["algo_kwargs"] | {"gamma": 0.5}})
+    with pytest.raises(ValueError) as raised:
+        page(tmp_path, PPO)
+    assert str(raised.value) == "the sides of ppo-cartpole were trained with another algo_kwargs.gamma"
+
+
+def test_a_seed_that_is_stored_twice_is_refused(tmp_path: Path) -> None:
+    store(tmp_path, PPO, OURS, [500.0], runs=[{"seed": 1}, {"seed": 1}])
+    with pytest.raises(ValueError) as raised:
+        page(tmp_path, PPO)
+    assert "holds a seed twice: its seeds are [1, 1]" in str(raised.value)
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+@needs_matplotlib
+def test_the_same_results_give_the_same_picture_and_others_another(tmp_path: Path) -> None:
+    pictures = []
+    for name, last in (("first", 300.0), ("second", 300.0), ("third", 301.0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        store(folder, PPO, OURS, [100.0, 200.0, last])
+        store(folder, PPO, PEER, [150.0])
+        write_comparison([PPO, LANDER], folder, folder)
+        assert [file.name for file in (folder / "plots").iterdir()] == ["CartPole-v1.svg"]
+        pictures.append((folder / plot_path("CartPole-v1")).read_bytes())
+    assert pictures[0] == pictures[1] != pictures[2]
+
+
+@needs_matplotlib
+def test_a_picture_shows_curves_with_bands_and_every_seed(tmp_path: Path) -> None:
+    from result_plots import draw
+
+    store(tmp_path, PPO, OURS, [100.0, 200.0, 300.0])
+    store(tmp_path, PPO, PEER, [150.0, 160.0])
+    (comparison,) = read_comparisons([PPO], tmp_path)
+    curves, finals = draw("CartPole-v1", comparison.entries).axes
+    ours, peer = curves.lines
+    assert (ours.get_label(), peer.get_label()) == ("PPO, ours", "PPO, stable-baselines3")
+    assert (ours.get_linestyle(), peer.get_linestyle()) == ("-", "--")
+    assert ours.get_color() == peer.get_color()
+    assert ours.get_xydata().tolist() == [[500, 198], [1000, 200]]  # type: ignore[union-attr]
+    assert len(curves.collections) == 1, "two seeds have no band"
+    assert [list(line.get_xdata()) for line in finals.lines] == [[100, 200, 300], [150, 160]]  # type: ignore[arg-type]
+    assert [text.get_text() for text in finals.get_yticklabels()] == ["PPO, ours", "PPO, stable-baselines3"]
+
+
+@needs_matplotlib
+def test_algorithms_look_different_on_every_environment(tmp_path: Path) -> None:
+    from result_plots import style_of
+
+    for found in environments(read_comparisons(CELLS, tmp_path)).values():
+        styles = [style_of(comparison.algo) for comparison in found]
+        assert len(set(styles)) == len(styles)
+
+
+def test_the_page_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert page(tmp_path, PPO)
+
+
+# -- the committed page ----------------------------------------------------------------------------
+
+
+def test_the_page_is_what_the_stored_results_say() -> None:
+    assert read_page(DOCS / "results.md") == render_comparison(committed()), (
+        "the page is out of date; run: python benchmarks/render_results.py"
+    )
+
+
+@needs_matplotlib
+def test_the_pictures_are_those_of_the_stored_results() -> None:
+    from result_plots import fingerprint
+
+    drawn = drawn_environments()
+    assert sorted(file.stem for file in (DOCS / "plots").glob("*.svg")) == sorted(drawn)
+    for env_id, found in drawn.items():
+        # Not the bytes, which may change with matplotlib's version.
+        assert f"results {fingerprint(found)}" in read_page(DOCS / plot_path(env_id)), (
+            f"the picture of {env_id} is out of date; run: python benchmarks/render_results.py"
+        )
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.preset}{cell.label and '-'}{cell.label}")
+def test_every_shown_file_tells_where_its_numbers_come_from(cell: Cell) -> None:
+    (comparison,) = read_comparisons([cell], RESULTS)
+    for entry in comparison.entries:
+        if not entry.runs:
+            continue
+        summary, name = entry.summary, entry.path.name
+        assert f"]({Path('..', 'benchmarks', 'results', name).as_posix()})" in read_page(DOCS / "results.md")
+        assert all(run["eval_episodes"] == EVALUATION_EPISODES for run in entry.runs)
+        assert summary["command"].startswith("python benchmarks/learning.py ")
+        assert {"python", "processor"} <= summary["machine"].keys()
+        packages = ["torch", "gymnasium", "stable_baselines3" if entry.side == PEER else "axiomrl"]
+        assert [package for package in packages if not summary["versions"].get(package)] == [], f"{name} lacks versions"
