@@ -18,6 +18,7 @@ import multiprocessing
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,12 @@ class Cell:
     sides: tuple[str, ...] = (OURS, PEER)
 
 
-SHORT_LANDER = ("total_timesteps=30_000", "eval_interval=3_000", "algo_kwargs.learning_starts=5_000")
+SHORT_LANDER = ("total_timesteps=20_000", "eval_interval=2_000", "algo_kwargs.learning_starts=5_000")
 CELLS = (
     Cell("ppo-cartpole"),
     Cell("ppo-pendulum"),
     Cell("ppo-mountaincar"),
-    Cell("ppo-lunarlander", ("total_timesteps=400_000", "eval_interval=40_000"), "short"),
+    Cell("ppo-lunarlander", ("total_timesteps=200_000", "eval_interval=20_000"), "short"),
     Cell("dqn-cartpole"),
     # Random actions that last are ours alone; without them the settings are nearly RL Zoo's.
     Cell("dqn-mountaincar", ("algo_kwargs.repeat_exponent=null",), "plain"),
@@ -166,7 +167,7 @@ def store(path: Path, job: Job, row: dict[str, Any]) -> None:
         "runs": runs,
         "command": command,
         "config": plain,
-        "versions": dependency_versions(),
+        "versions": {**dependency_versions(), **({PEER: version(PEER)} if side == PEER else {})},
         "machine": {"python": platform.python_version(), "processor": platform.machine()},
     }
     write_json_atomically(path, summary)
@@ -230,8 +231,8 @@ def main() -> None:
         cells = CELLS
     jobs = [
         Job(cell, side, seed, arguments.output_dir, episodes)
-        for seed in seeds
         for cell in cells
+        for seed in seeds
         for side in cell.sides
         if seed not in {row["seed"] for row in stored(result_path(cell, side, results))["runs"]}
     ]

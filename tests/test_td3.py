@@ -136,6 +136,33 @@ def test_the_actor_climbs_the_first_critic_and_leaves_the_critics_alone() -> Non
 # -- DDPG ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"activation": "tanh"},
+        {"hidden_sizes": ()},
+        {"hidden_sizes": (8, 5)},
+        {"num_critics": 1},
+        {"num_critics": 3},
+    ],
+    ids=str,
+)
+def test_the_gradient_by_hand_is_that_of_autograd(settings: dict[str, Any]) -> None:
+    by_hand, by_graph = (_algorithm(policy_delay=1, **settings) for _ in range(2))
+    assert by_hand._by_hand
+    by_graph._by_hand = False
+    for seed in range(3):
+        batch = random_batch(TORQUE, seed=seed)
+        reports = [algorithm.update(batch, CONTROLS, generator(seed))[0] for algorithm in (by_hand, by_graph)]
+        torch.testing.assert_close(*reports, rtol=1e-4, atol=1e-6)
+        for optimizer in ("actor_optimizer", "critic_optimizer"):
+            gradients = [getattr(algorithm, optimizer).gradient for algorithm in (by_hand, by_graph)]
+            assert gradients[0].any()
+            torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+    assert not _algorithm(activation="silu")._by_hand
+
+
 def test_ddpg_is_td3_with_one_critic_without_delay_and_smoothing() -> None:
     plain, own = vars(TD3Params()), vars(DDPGParams())
     special = {key: own[key] for key in own if own[key] != plain[key]}

@@ -74,13 +74,52 @@ def td3_critic_loss(
     params: TD3Params,
 ) -> tuple[Tensor, Tensor]:
     """Return the critics' loss and the mean predicted value; `noise` [B, size] smooths the target policy."""
-    with torch.no_grad():
-        smoothing = (noise * params.target_noise).clamp(-params.target_noise_clip, params.target_noise_clip)
-        action = (target_actor(batch.next_observation) + smoothing).clamp(-1.0, 1.0)
-        value = target_critic(batch.next_observation, action).amin(dim=0).squeeze(1)
-        target = batch.reward + batch.discount * value  # [B]
+    target = td3_target(target_critic, target_actor, batch, noise, params)
     predicted = critic(batch.observation, batch.action).squeeze(2)  # [critics, B]
     return (predicted - target).square().mean(dim=1).sum(), predicted.detach().mean()
+
+
+@torch.no_grad()
+def td3_target(
+    target_critic: StackedCritic, target_actor: DeterministicActor, batch: ReplayBatch, noise: Tensor, params: TD3Params
+) -> Tensor:
+    """Return what the critics should have said [B]."""
+    smoothing = (noise * params.target_noise).clamp(-params.target_noise_clip, params.target_noise_clip)
+    action = (target_actor(batch.next_observation) + smoothing).clamp(-1.0, 1.0)
+    value = target_critic(batch.next_observation, action).amin(dim=0).squeeze(1)
+    return batch.reward + batch.discount * value
+
+
+@torch.no_grad()
+def td3_critic_gradient(
+    critic: StackedCritic,
+    target_critic: StackedCritic,
+    target_actor: DeterministicActor,
+    batch: ReplayBatch,
+    noise: Tensor,
+    params: TD3Params,
+) -> tuple[Tensor, Tensor]:
+    """Return what `td3_critic_loss` does, and put its gradient into plain critics."""
+    target = td3_target(target_critic, target_actor, batch, noise, params)
+    trace = critic.trace(batch.observation, batch.action)
+    error = trace[-1] - target.unsqueeze(1)  # [critics, B, 1]
+    critic.backward(trace, error * (2 / len(target)))
+    return error.square().mean(dim=1).sum(), trace[-1].mean()
+
+
+def td3_actor_loss(critic: StackedCritic, actor: DeterministicActor, observation: Observation) -> Tensor:
+    """Return minus what the first critic says of the actor's actions."""
+    return -critic.first(observation, actor(observation)).mean()
+
+
+@torch.no_grad()
+def td3_actor_gradient(critic: StackedCritic, actor: DeterministicActor, observation: Observation) -> Tensor:
+    """Return what `td3_actor_loss` does, and put its gradient into a plain actor."""
+    hidden, action = actor.trace(observation)
+    trace = critic.trace(observation, action, count=1)
+    by_action = critic.action_gradient(trace, torch.full_like(trace[-1], -1 / len(action)))
+    actor.backward(hidden, action, by_action)
+    return -trace[-1].mean()
 
 
 class TD3:
@@ -113,6 +152,7 @@ class TD3:
         self.target_critic_values = flatten_parameters(self.target_critic.parameters())
         self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", eps=params.optimizer_eps)
         self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", eps=params.optimizer_eps)
+        self._by_hand = self.actor.plain and self.critic.plain
         self._updates = 0
 
     @torch.inference_mode()
@@ -148,24 +188,30 @@ class TD3:
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Make one gradient step of the critics and, when it is due, of the actor and the targets."""
-        rate, limit = controls["learning_rate"], self.params.max_grad_norm
+        step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
         noise = torch.empty_like(batch.action).normal_(generator=generator)
-        value_loss, value = td3_critic_loss(
+        critic_formula = td3_critic_gradient if self._by_hand else td3_critic_loss
+        value_loss, value = critic_formula(
             self.critic, self.target_critic, self.target_actor, batch, noise, self.params
         )
-        norm = self.critic_optimizer.step(value_loss, learning_rate=rate, max_grad_norm=limit)
+        norm = self._descend(self.critic_optimizer, value_loss, step)
         metrics = {"loss_critic": value_loss.detach(), "q_mean": value, "gradient_norm": norm}
         self._updates += 1
         if self._updates % self.params.policy_delay == 0:
+            actor_formula = td3_actor_gradient if self._by_hand else td3_actor_loss
             self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
-            policy_loss = -self.critic.first(batch.observation, self.actor(batch.observation)).mean()
-            self.actor_optimizer.step(policy_loss, learning_rate=rate, max_grad_norm=limit)
+            policy_loss = actor_formula(self.critic, self.actor, batch.observation)
+            self._descend(self.actor_optimizer, policy_loss, step)
             self.critic.requires_grad_(True)
             metrics["loss_actor"] = policy_loss.detach()
             with torch.no_grad():
                 self.target_actor_values.lerp_(self.actor_optimizer.values, self.params.tau)
                 self.target_critic_values.lerp_(self.critic_optimizer.values, self.params.tau)
         return metrics, None
+
+    def _descend(self, optimizer: FlatOptimizer, loss: Tensor, step: dict[str, Any]) -> Tensor:
+        """Descend along the gradient of a loss, which is there already where it was written out."""
+        return optimizer.descend(**step) if self._by_hand else optimizer.step(loss, **step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that acting and learning depend on."""

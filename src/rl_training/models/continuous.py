@@ -204,6 +204,20 @@ class DeterministicActor(nn.Module):
         """Return actions [B, size]."""
         return torch.tanh(self.network.one(0, self.encoder(observation)))
 
+    @property
+    def plain(self) -> bool:
+        """Whether `backward` knows the gradient of all weights."""
+        return _is_plain(self.encoder, self.network)
+
+    def trace(self, observation: Observation) -> tuple[list[Tensor], Tensor]:
+        """Return the layers' trace and the actions [B, size], without autograd."""
+        hidden = self.network.trace(self.encoder(observation))
+        return hidden, torch.tanh(hidden[-1][0])
+
+    def backward(self, hidden: list[Tensor], action: Tensor, by_action: Tensor) -> None:
+        """Overwrite the gradients, given a loss's by the traced actions [B, size]."""
+        self.network.backward(hidden, (by_action * (1.0 - action.square())).unsqueeze(0))
+
 
 class StackedCritic(nn.Module):
     """Several critics of state and action, evaluated as one."""
@@ -243,9 +257,9 @@ class StackedCritic(nn.Module):
         """Whether `backward` knows the gradient of all weights."""
         return _is_plain(self.encoder, self.networks)
 
-    def trace(self, observation: Observation, action: Tensor) -> list[Tensor]:
-        """Return what the networks make of the pairs, the values last, without autograd."""
-        return self.networks.trace(self._features(observation, action))
+    def trace(self, observation: Observation, action: Tensor, count: int | None = None) -> list[Tensor]:
+        """Return what the networks, or the first `count`, make of the pairs, the values last, without autograd."""
+        return self.networks.trace(self._features(observation, action), count)
 
     def backward(self, trace: list[Tensor], gradient: Tensor) -> None:
         """Overwrite the gradients, given a loss's gradient [count, B, outputs] by the traced values."""

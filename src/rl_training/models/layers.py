@@ -171,20 +171,22 @@ class StackedMLP(nn.Module):
                 hidden = self.activation(hidden)
         return hidden
 
-    def trace(self, features: Tensor) -> list[Tensor]:
+    def trace(self, features: Tensor, count: int | None = None) -> list[Tensor]:
         """Return the input and what every layer makes of it, [count, B, width] each; without autograd, for `backward`.
 
-        They lie in memory that the next trace overwrites: to get as much anew costs the system as long as a product.
+        `count` networks, the first ones, are asked; None asks all. The results lie in memory that the next trace
+        overwrites: to get as much anew costs the system as long as a product.
         """
         assert self._activate_in_place is not None
-        hidden = features.expand(self.count, *features.shape)
+        count, rows = count or self.count, len(features)
+        hidden = features.expand(count, *features.shape)
         trace = [hidden]
-        layers = list(parameter_pairs(self))
-        if not self._rooms[0] or self._rooms[0][0].shape[1] < len(features):
+        layers = self._layers(count)
+        if not self._rooms[0] or self._rooms[0][0].shape[1] < rows:
             for rooms in self._rooms:
-                rooms[:] = [hidden.new_empty(self.count, len(features), bias.shape[2]) for _, bias in layers]
+                rooms[:] = [hidden.new_empty(self.count, rows, bias.shape[2]) for _, bias in layers]
         for layer, (weight, bias) in enumerate(layers):
-            hidden = torch.baddbmm(bias, hidden, weight, out=self._rooms[0][layer][:, : len(features)])
+            hidden = torch.baddbmm(bias, hidden, weight, out=self._rooms[0][layer][:count, :rows])
             if layer < self.activated:
                 self._activate_in_place(hidden)
             trace.append(hidden)
@@ -205,17 +207,22 @@ class StackedMLP(nn.Module):
     def input_gradient(self, trace: list[Tensor], gradient: Tensor, first: int) -> Tensor:
         """Return a loss's gradient [B, inputs - first] by the inputs from `first` on, given that by the output."""
         *_, (_, by_sum) = self._gradients(trace, gradient)
-        weight = next(parameter_pairs(self))[0][:, first:]
+        weight = self._layers(len(gradient))[0][0][:, first:]
         return torch.bmm(by_sum, weight.transpose(1, 2)).sum(0)
 
     def _gradients(self, trace: list[Tensor], gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Go from the last layer to the first with the gradient by its sums, before the activation."""
         assert self.slope is not None
-        layers = list(parameter_pairs(self))
+        layers = self._layers(len(gradient))
         for layer in range(len(layers) - 1, -1, -1):
             if layer < self.activated:
                 gradient = self.slope(gradient, trace[layer + 1])
             yield layer, gradient
             if layer:
-                room = self._rooms[1][layer - 1][:, : gradient.shape[1]]
+                room = self._rooms[1][layer - 1][: len(gradient), : gradient.shape[1]]
                 gradient = torch.bmm(gradient, layers[layer][0].transpose(1, 2), out=room)
+
+    def _layers(self, count: int) -> list[tuple[Tensor, Tensor]]:
+        """Return weights and biases of the first `count` networks."""
+        layers = list(parameter_pairs(self))
+        return layers if count == self.count else [(weight[:count], bias[:count]) for weight, bias in layers]
