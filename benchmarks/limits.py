@@ -1,0 +1,199 @@
+"""How far updates are from the physical limit: their time beside that of their matrix products alone.
+
+    python benchmarks/limits.py --rounds 5
+
+Each case trains as its preset says, with the changes named here, on one thread. The products are made alone, in memory
+that is there already, in the shapes of the update; nothing that learns by them could take less time on this processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_training.experiment.config_files import load_config
+from rl_training.experiment.runs import METRICS
+from rl_training.runtime.workflows import train
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Networks of one shape on one batch, and which products of theirs an update makes."""
+
+    networks: int
+    sizes: tuple[int, ...]
+    batch: int
+    forward: bool = True
+    by_weights: bool = False
+    by_inputs: bool = False
+    """Of every layer but the first."""
+    share: float = 1.0
+    """Of the updates that make it."""
+
+    def products(self) -> list[tuple[int, int, int, int]]:
+        """Return count, rows, inner size and columns of each product."""
+        layers = list(pairwise(self.sizes))
+        made: list[tuple[int, int, int, int]] = []
+        if self.forward:
+            made += [(self.networks, self.batch, inputs, outputs) for inputs, outputs in layers]
+        if self.by_weights:
+            made += [(self.networks, inputs, self.batch, outputs) for inputs, outputs in layers]
+        if self.by_inputs:
+            made += [(self.networks, self.batch, outputs, inputs) for inputs, outputs in layers[1:]]
+        return made
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training, and the passes of one of its gradient steps."""
+
+    preset: str
+    changes: tuple[str, ...]
+    steps: int
+    updates_per_count: int
+    """Gradient steps per counted update."""
+    passes: tuple[Pass, ...]
+
+
+REPLAY = ("algo_kwargs.train_interval=1", "algo_kwargs.gradient_steps=1", "algo_kwargs.learning_starts=500")
+ACTOR, CRITIC = (3, 256, 256, 2), (4, 256, 256, 1)
+TD3_ACTOR, TD3_CRITIC = (3, 400, 300, 1), (4, 400, 300, 1)
+LEARNED: dict[str, Any] = {"by_weights": True, "by_inputs": True}
+CASES = {
+    "ppo": Case("ppo-cartpole", (), 25_600, 20, (Pass(2, (4, 64, 64, 1), 256, **LEARNED),)),
+    "dqn": Case(
+        "dqn-cartpole",
+        ("algo_kwargs.batch_size=64", "algo_kwargs.hidden_sizes=[64,64]", "algo_kwargs.n_step=1", *REPLAY),
+        5_000,
+        1,
+        (Pass(1, (4, 64, 64, 2), 64), Pass(1, (4, 64, 64, 2), 64, **LEARNED)),
+    ),
+    "sac": Case(
+        "sac-pendulum",
+        REPLAY,
+        2_500,
+        1,
+        (
+            Pass(1, ACTOR, 512),  # for the successors' actions and for its own
+            Pass(2, CRITIC, 256),  # targets
+            Pass(2, CRITIC, 256, **LEARNED),
+            Pass(2, CRITIC, 256, by_inputs=True),  # what the actor climbs
+            Pass(1, ACTOR, 256, forward=False, **LEARNED),
+        ),
+    ),
+    "td3": Case(
+        "td3-pendulum",
+        REPLAY,
+        2_500,
+        1,
+        (
+            Pass(1, TD3_ACTOR, 256),
+            Pass(2, TD3_CRITIC, 256),
+            Pass(2, TD3_CRITIC, 256, **LEARNED),
+            Pass(1, TD3_CRITIC, 256, by_inputs=True, share=0.5),
+            Pass(1, TD3_ACTOR, 256, share=0.5, **LEARNED),
+        ),
+    ),
+}
+
+
+def quickest(make: Callable[[], Any], repeats: int) -> float:
+    """Return the seconds of the quickest of many calls, which nothing else disturbed."""
+    best = float("inf")
+    for _ in range(repeats):
+        started = time.perf_counter()
+        make()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def seconds_of_products(passes: Sequence[Pass], repeats: int = 300) -> tuple[float, float]:
+    """Return the seconds of all products of an update, made alone, and their floating-point operations."""
+    seconds = operations = 0.0
+    for one in passes:
+        for count, rows, inner, columns in one.products():
+            left, right = torch.randn(count, rows, inner), torch.randn(count, inner, columns)
+            out = torch.empty(count, rows, columns)
+            seconds += one.share * quickest(lambda a=left, b=right, o=out: torch.bmm(a, b, out=o), repeats)  # type: ignore[misc]
+            operations += one.share * 2.0 * count * rows * inner * columns
+    return seconds, operations
+
+
+def seconds_of_training(case: Case) -> tuple[float, float]:
+    """Return the seconds per gradient step and per environment step collected, from the second logged row on."""
+    with tempfile.TemporaryDirectory() as folder:
+        fixed = {
+            "seed": 1,
+            "total_timesteps": case.steps,
+            "eval_episodes": 0,
+            "log_interval": case.steps // 10,
+            "torch_threads": 1,
+            "output_dir": folder,
+        }
+        result = train(load_config(preset=case.preset, overrides=fixed, set_values=case.changes))
+        rows = map(json.loads, (result.run_dir / METRICS).read_text(encoding="utf-8").splitlines())
+        first, *_, last = [row for row in rows if row["event"] == "train"][2:]
+    updates = (last["update_count"] - first["update_count"]) * case.updates_per_count
+    steps = last["global_step"] - first["global_step"]
+    update = (last["time_update"] - first["time_update"]) / updates
+    return update, (last["time_collect"] - first["time_collect"]) / steps
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Return the quickest of some rounds, which alternate between training and products."""
+    case = CASES[name]
+    trainings, products = [], []
+    for _ in range(rounds):
+        trainings.append(seconds_of_training(case))
+        products.append(seconds_of_products(case.passes))
+    update, collect = (min(times) for times in zip(*trainings, strict=True))
+    limit, operations = min(products)
+    return {
+        "algo": name,
+        "update_microseconds": round(update * 1e6),
+        "products_microseconds": round(limit * 1e6),
+        "share_of_products": round(limit / update, 3),
+        "gflops_of_products": round(operations / limit / 1e9, 1),
+        "collect_microseconds_per_step": round(collect * 1e6, 1),
+    }
+
+
+def main() -> None:
+    """Parse arguments, measure, store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algo", action="append", choices=tuple(CASES), help="which to measure; all by default")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
+    parser.add_argument("--output", type=Path, help="write the summary as JSON")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    cases = []
+    for algo in arguments.algo or CASES:
+        cases.append(measure(algo, arguments.rounds))
+        print(", ".join(f"{name} {value}" for name, value in cases[-1].items()), flush=True)
+    if arguments.output is not None:
+        summary = {
+            "benchmark": "limits",
+            "settings": "one thread; the quickest round counts, since other load only slows down",
+            "command": f"python benchmarks/limits.py --rounds {arguments.rounds}",
+            "cases": cases,
+            "versions": {name: version(name) for name in ("axiomrl", "torch", "gymnasium", "numpy", "numba")},
+            "machine": {"processor": platform.machine(), "python": platform.python_version()},
+        }
+        arguments.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
