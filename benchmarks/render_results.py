@@ -307,10 +307,13 @@ def main() -> None:
     """Write every page."""
     from learning import CELLS
     from render_comparison import write_comparison
+    from render_performance import PAGE, render_performance
 
     for name in PAGES:
         write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))
-    write_comparison(CELLS, RESULTS, ALGORITHM_PAGES.parent)
+    docs = ALGORITHM_PAGES.parent
+    write_page(docs / PAGE, render_performance(RESULTS))
+    write_comparison(CELLS, RESULTS, docs)
 
 
 if __name__ == "__main__":
