@@ -60,13 +60,16 @@ class CheckpointTime(Callback):
 def measure(effort: Effort) -> Outcome:
     """Train as the speed benchmark does, then write the last state in every way in turn."""
     missing = [SB3_MISSING] if importlib.util.find_spec("stable_baselines3") is None else []
+    repeats = effort.choose(20, 5)
     ratios: dict[str, list[float]] = {}
     rounds: list[dict[str, Any]] = []
     for algo in ALGORITHMS:
         with tempfile.TemporaryDirectory() as directory:
             trained = [_train(algo, effort, Path(directory) / str(seed), seed) for seed in range(1, effort.rounds + 1)]
             writers = _writers(trained[-1][1], Path(directory), with_peer=not missing)
-            rows = alternate({name: partial(_seconds, write) for name, write in writers.items()}, effort.rounds)
+            rows = alternate(
+                {name: partial(_seconds, write, repeats) for name, write in writers.items()}, effort.rounds
+            )
         ratios[f"{algo}: training with checkpoints to training alone"] = [rest for rest, _ in trained]
         for name in writers:
             if name != "ours":
@@ -76,7 +79,7 @@ def measure(effort: Effort) -> Outcome:
             for (rest, _), row in zip(trained, rows, strict=True)
         ]
     return Outcome(
-        settings="ten checkpoints per training, the default; one checkpoint without its replay beside the peers' files",
+        settings="a checkpoint per tenth of the training, the default; one without its replay beside the peers' files",
         clock="the clock",
         ratios=ratios,
         missing=missing,
@@ -124,15 +127,15 @@ def _writers(path: Path, directory: Path, *, with_peer: bool) -> dict[str, Calla
     writers["torch.save"] = lambda: torch.save(state, directory / "state.pt")
     if with_peer:
         model = make_peer(config)
-        model.learn(config.num_envs)  # a model that was never used has no optimizer's state to save
+        model.learn(1_100)  # beyond the warm-up, so that its optimizer has a state to save
         writers["stable-baselines3"] = lambda: model.save(directory / "model.zip")
     return writers
 
 
-def _seconds(write: Callable[[], Any], _: int) -> float:
+def _seconds(write: Callable[[], Any], repeats: int, _: int) -> float:
     """Return the shortest time of a few."""
     times = []
-    for _ in range(5):
+    for _ in range(repeats):
         started = time.perf_counter()
         write()
         times.append(time.perf_counter() - started)

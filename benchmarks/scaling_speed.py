@@ -105,8 +105,8 @@ def measure(effort: Effort) -> Outcome:
             for name, cost in costs.items():
                 entry[f"{name}_microseconds_per_step"] = round(cost * 1e6, 1)
                 entry[f"{name}_growth"] = round(cost / smallest[name], 2)
-            growth.append(entry)
             print("scaling: " + ", ".join(f"{key} {value}" for key, value in entry.items()), flush=True)
+            growth.append({**entry, "seconds_per_step": rounds})
             if not missing:
                 name = f"{point.algo} {point.axis} {point.value}: stable-baselines3"
                 ratios[name] = quotients(rounds, PEER, OURS)

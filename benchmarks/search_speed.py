@@ -148,11 +148,12 @@ def measure(effort: Effort) -> Outcome:
     if reason is not None:
         missing.append(reason)
     ratios: dict[str, list[float]] = {}
-    cases = []
+    cases, rounds = [], []
     for kind in RULES:
         for roots, simulations in effort.choose(SIZES, SIZES[:2]):
             rows = _rates(kind, roots, simulations, effort)
             case: dict[str, Any] = {"rule": kind, "roots": roots, "simulations": simulations, "atoms": ATOMS}
+            rounds += [{**case, **row} for row in rows]
             for path in rows[0]:
                 case[f"{path}_simulations_per_second"] = round(statistics.median(row[path] for row in rows))
                 if path != "compiled":
@@ -165,7 +166,7 @@ def measure(effort: Effort) -> Outcome:
         clock="processor time (mctx: the clock's)",
         ratios=ratios,
         missing=missing,
-        details={"cases": cases},
+        details={"cases": cases, "rounds": rounds},
     )
 
 
