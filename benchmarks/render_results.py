@@ -31,14 +31,13 @@ PAGES = {
     "td3": ("td3", "ddpg"),
 }
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-_SIDES = ("ours", "stable_baselines3")
 _WHAT_VARIANTS_ARE = {
     "preset": "experts and scaling (the preset)",
     "dense": "dense layers instead of experts",
     "no-scaling": "scaling off: every task to the end",
 }
 _SPEEDS = {
-    "search_speed": "Search",
+    "speed-search": "Search",
     "learner_speed": "Learner",
     "scalezero_speed": "Search with and without the transformer's cache, and updates",
 }
@@ -50,7 +49,7 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
     presets = [
         entry for entry in stored if entry.get("runs") and entry.get("preset") and entry["config"]["algo"] in algorithms
     ]
-    speeds = [entry for entry in stored if entry.get("benchmark") in {f"speed-{name}" for name in algorithms}]
+    speeds = [entry for entry in stored if entry.get("sides") and entry["algo"] in algorithms]
     games = [entry for entry in stored if entry.get("games") and entry["config"]["algo"] in algorithms]
     blocks: list[list[str]] = []
     if presets:
@@ -136,24 +135,30 @@ def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
-    table = heading("loss", "ratio", "from", "to", "rounds", "steps per round", "steps/s", "stable-baselines3 steps/s")
+    """Return every comparison of training speed, and what measured it."""
+    table = heading("compared with", "ratio", "from", "to", "rounds", "steps per round", "steps/s", "its steps/s")
     for entry in speeds:
-        rounds = entry["rounds"]
-        rates = [statistics.median(row[side]["steps_per_second"] for row in rounds) for side in _SIDES]
-        cells = (
-            "compiled" if entry["compiled"] else "eager",
-            *(f"{entry[key]:.2f}" for key in ("ratio_median", "ratio_min", "ratio_max")),
-            str(len(rounds)),
-            f"{entry['total_timesteps']:,}",
-            *(f"{rate:,.0f}" for rate in rates),
-        )
-        table.append(f"| {' | '.join(cells)} |")
+        for name, ratio in entry["ratios"].items():
+            rates = [
+                statistics.median(row[side]["steps_per_second"] for row in entry["rounds"])
+                for side in entry["sides"][name]
+            ]
+            cells = (
+                name,
+                *(f"{ratio[key]:.2f}" for key in ("median", "smallest", "largest")),
+                str(len(entry["rounds"])),
+                f"{entry['total_timesteps']:,}",
+                *(f"{rate:,.0f}" for rate in rates),
+            )
+            table.append(f"| {' | '.join(cells)} |")
+    clocks = " and ".join(sorted({entry["clock"] for entry in speeds}))
     explanation = [
-        "Training speed against stable-baselines3, alternating in one process. Ratios and rates are medians over the",
-        f"rounds; a ratio above 1 means faster. Settings: {speeds[0]['settings']}.",
+        "Training speed with equal settings, the sides alternating. Ratios and rates are medians over the rounds; a",
+        f"ratio above 1 means faster than the peer. Times: {clocks}. Settings: {speeds[0]['settings']}.",
     ]
-    commands = ["```text", *(_speed_command(entry) for entry in speeds), "```"]
-    return [explanation, table, versions(speeds), ["To repeat them:"], commands]
+    missing = [[reason[0].upper() + reason[1:] + "."] for entry in speeds for reason in entry.get("missing", [])]
+    commands = ["```text", *(entry["command"] for entry in speeds), "```"]
+    return [explanation, table, *missing, versions(speeds), ["Measured by:"], commands]
 
 
 def _games(played: Sequence[dict[str, Any]]) -> list[list[str]]:
@@ -284,7 +289,8 @@ def _planning_speed(entry: dict[str, Any], algorithms: Sequence[str]) -> list[li
     what = _SPEEDS.get(entry.get("benchmark", ""))
     if what is None or not cases:
         return []
-    explanation = [f"{what}: {entry['settings']} (`python benchmarks/{entry['benchmark']}.py`)."]
+    command = entry.get("command", f"python benchmarks/{entry['benchmark']}.py")
+    explanation = [f"{what}: {entry['settings']} (`{command}`)."]
     further = [_cases_table(entry["updates"])] if "updates" in entry else []
     return [explanation, _cases_table(cases), *further, versions([entry])]
 
@@ -293,14 +299,6 @@ def _cases_table(cases: Sequence[dict[str, Any]]) -> list[str]:
     columns = [name for name in cases[0] if name not in ("rule", "algo")]
     table = heading(*(name.replace("_", " ") for name in columns))
     return table + [f"| {' | '.join(f'{case[name]:,}' for name in columns)} |" for case in cases]
-
-
-def _speed_command(entry: dict[str, Any]) -> str:
-    case = entry["benchmark"].removeprefix("speed-")
-    command = (
-        f"python benchmarks/speed.py --case {case} --rounds {len(entry['rounds'])} --steps {entry['total_timesteps']}"
-    )
-    return f"{command} --compile" if entry["compiled"] else command
 
 
 def main() -> None:

@@ -1,35 +1,33 @@
-"""Simulations per second of the search: the compiled path against the torch path, alternating, told as ratios.
+"""Simulations per second of the search: the compiled path against the torch path, mctx and LightZero.
 
-Run `python benchmarks/search_speed.py --rounds 5`: latent 128, two actions, 601 atoms, one thread. Where mctx is
-installed it searches with the same network, on as many threads as JAX takes. Times are of the processor, so that other
-programs on the machine disturb less; mctx's, whose work is done in other threads, are of the clock.
+All search with the same network: latent 128, two actions, 601 atoms. Times are of the processor, so that other
+programs on the machine disturb less; mctx's, which computes on as many threads as JAX takes, are of the clock.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+import lightzero_search
 from rl_training.models.scalar_support import expected_scalar
 from rl_training.search.mlp import Dense, MLPModel
 from rl_training.search.model import ModelOutput
 from rl_training.search.rules import Gumbel, Puct, Rule
 from rl_training.search.search import TreeSearch
+from speed_parts import Effort, Outcome, alternate, quotients
 
 LATENT, ACTIONS, HEAD = 128, 2, 32
 DISCOUNT = 0.997
+ATOMS = 601
 SIZES = ((1, 25), (8, 25), (64, 50))
 """Roots and simulations."""
 RULES: dict[str, Rule] = {"muzero": Puct(), "gumbel": Gumbel()}
@@ -140,19 +138,46 @@ def mctx_search(network: Network, kind: str, roots: Tensor, simulations: int) ->
     return lambda: search(key, latent).block_until_ready()
 
 
-def seconds(search: Callable[[], Any], clock: Callable[[], float], *, repeats: int = 15) -> float:
-    """Return the shortest time of a search."""
-    times = []
-    for _ in range(repeats):
-        started = clock()
-        search()
-        times.append(clock() - started)
-    return min(times)
+def measure(effort: Effort) -> Outcome:
+    """Search by every path in turn, for every rule and size."""
+    torch.set_num_threads(1)
+    missing = []
+    if importlib.util.find_spec("mctx") is None:
+        missing.append("mctx is not installed: pip install 'axiomrl[bench]'")
+    reason = lightzero_search.why_missing()
+    if reason is not None:
+        missing.append(reason)
+    ratios: dict[str, list[float]] = {}
+    cases, rounds = [], []
+    for kind in RULES:
+        for roots, simulations in effort.choose(SIZES, SIZES[:2]):
+            rows = _rates(kind, roots, simulations, effort)
+            case: dict[str, Any] = {"rule": kind, "roots": roots, "simulations": simulations, "atoms": ATOMS}
+            rounds += [{**case, **row} for row in rows]
+            for path in rows[0]:
+                case[f"{path}_simulations_per_second"] = round(statistics.median(row[path] for row in rows))
+                if path != "compiled":
+                    found = quotients(rows, "compiled", path)
+                    case[f"compiled_to_{path}"] = round(statistics.median(found), 2)
+                    ratios[ratio_name(case, path)] = found
+            cases.append(case)
+    return Outcome(
+        settings=f"latent {LATENT}, {ACTIONS} actions, {ATOMS} atoms, one thread",
+        clock="processor time (mctx: the clock's)",
+        ratios=ratios,
+        missing=missing,
+        details={"cases": cases, "rounds": rounds},
+    )
 
 
-def measure(kind: str, roots: int, simulations: int, atoms: int, rounds: int) -> dict[str, Any]:
-    """Alternate the paths and return simulations per second and ratios."""
-    network = Network(atoms)
+def ratio_name(case: dict[str, Any], path: str) -> str:
+    """Return what a ratio is called."""
+    return f"{case['rule']} {case['roots']}x{case['simulations']}: {path}"
+
+
+def _rates(kind: str, roots: int, simulations: int, effort: Effort) -> list[dict[str, float]]:
+    """Return simulations per second of every path, round by round."""
+    network = Network(ATOMS)
     latent = torch.rand(roots, LATENT, generator=network.generator)
     generator = np.random.default_rng(0)
 
@@ -160,47 +185,29 @@ def measure(kind: str, roots: int, simulations: int, atoms: int, rounds: int) ->
         search = TreeSearch(RULES[kind])
         return lambda: search.run(model, latent, num_simulations=simulations, exploration=0.25, generator=generator)
 
-    searches = {"compiled": (ours(network.compiled()), time.thread_time), "torch": (ours(network), time.thread_time)}
+    searches: dict[str, tuple[Callable[[], Any], Callable[[], float]]] = {
+        "compiled": (ours(network.compiled()), time.thread_time),
+        "torch": (ours(network), time.thread_time),
+    }
     if importlib.util.find_spec("mctx") is not None:
         searches["mctx"] = (mctx_search(network, kind, latent, simulations), time.perf_counter)
+    if lightzero_search.why_missing() is None:
+        theirs = lightzero_search.make_search(network, apply, kind, latent, simulations, DISCOUNT)
+        searches["lightzero"] = (theirs, time.thread_time)
     for search, _ in searches.values():
         search()  # compiles
-    rates: dict[str, list[float]] = {name: [] for name in searches}
-    for _ in range(rounds):
-        for name, (search, clock) in searches.items():
-            rates[name].append(roots * simulations / seconds(search, clock))
-    result: dict[str, Any] = {"rule": kind, "roots": roots, "simulations": simulations, "atoms": atoms}
-    for name, measured in rates.items():
-        result[f"{name}_simulations_per_second"] = round(statistics.median(measured))
-        if name != "compiled":
-            pairs = zip(rates["compiled"], measured, strict=True)
-            result[f"compiled_to_{name}"] = round(statistics.median(one / other for one, other in pairs), 2)
-    return result
+    repeats = effort.choose(15, 3)
+    return alternate(
+        {path: partial(_rate, *search, roots * simulations, repeats) for path, search in searches.items()},
+        effort.rounds,
+    )
 
 
-def main() -> None:
-    """Parse arguments, measure, store."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="how often the paths alternate")
-    parser.add_argument("--atoms", type=int, default=601, help="atoms of the value's and the reward's distribution")
-    parser.add_argument("--output", type=Path, help="write the summary as JSON")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    cases = []
-    for kind in RULES:
-        for roots, simulations in SIZES:
-            cases.append(measure(kind, roots, simulations, arguments.atoms, arguments.rounds))
-            print(", ".join(f"{name} {value}" for name, value in cases[-1].items()), flush=True)
-    if arguments.output is not None:
-        summary = {
-            "benchmark": "search_speed",
-            "settings": f"latent {LATENT}, {ACTIONS} actions, {arguments.atoms} atoms, one thread",
-            "cases": cases,
-            "versions": {name: version(name) for name in ("axiomrl", "numpy", "numba", "torch")},
-            "machine": {"processor": platform.machine(), "python": platform.python_version()},
-        }
-        arguments.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def _rate(search: Callable[[], Any], clock: Callable[[], float], work: int, repeats: int, _: int) -> float:
+    """Return the work per second of the fastest search."""
+    times = []
+    for _ in range(repeats):
+        started = clock()
+        search()
+        times.append(clock() - started)
+    return work / min(times)

@@ -1,17 +1,13 @@
-"""Start-up times as ratios to `python -c "import torch"`, alternating, each the median over the rounds.
-
-python benchmarks/startup.py --rounds 9
-"""
+"""How long commands take to start, beside `python -c "import torch"`."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
+import resource
 import subprocess
 import sys
-import time
-from pathlib import Path
+from functools import partial
+
+from speed_parts import Effort, Outcome, alternate, quotients
 
 PEER = "import torch"
 
@@ -28,31 +24,20 @@ def commands() -> dict[str, list[str]]:
     }
 
 
-def measure(rounds: int) -> dict[str, float]:
-    """Return the median time of every command as a share of the peer's."""
-    times: dict[str, list[float]] = {name: [] for name in commands()}
-    for _ in range(rounds):
-        for name, command in commands().items():
-            started = time.perf_counter()
-            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-            times[name].append(time.perf_counter() - started)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    return {name: median / medians[PEER] for name, median in medians.items() if name != PEER}
+def measure(effort: Effort) -> Outcome:
+    """Start every command in turn and say how many times each would fit into the peer's time."""
+    rows = alternate({name: partial(_seconds, command) for name, command in commands().items()}, effort.rounds)
+    return Outcome(
+        settings=f"processes of their own; how much longer `{PEER}` takes",
+        clock="processor time",
+        ratios={name: quotients(rows, PEER, name) for name in commands() if name != PEER},
+        details={"rounds": rows},
+    )
 
 
-def main() -> None:
-    """Parse arguments, measure, print, store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="measurements of each")
-    parser.add_argument("--output", type=Path, help="write the ratios as JSON")
-    arguments = parser.parse_args()
-    ratios = measure(arguments.rounds)
-    for name, ratio in ratios.items():
-        print(f"{name}: {ratio:.3f} of `{PEER}`")
-    if arguments.output is not None:
-        summary = {"benchmark": "startup", "peer": PEER, "rounds": arguments.rounds, "ratios": ratios}
-        arguments.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def _seconds(command: list[str], _: int) -> float:
+    """Return the time that the processor spent on a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime

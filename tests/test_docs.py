@@ -368,17 +368,20 @@ def test_speed_is_shown_with_its_spread(renderer: Any, tmp_path: Path) -> None:
     sides = {"ours": {"steps_per_second": 6000.0}, "stable_baselines3": {"steps_per_second": 3000.0}}
     stored = {
         "benchmark": "speed-ppo",
+        "command": "python benchmarks/speed.py --only ppo --rounds 1",
         "settings": "CartPole-v1",
-        "compiled": False,
+        "clock": "processor time",
+        "ratios": {"stable-baselines3": {"median": 2.0, "smallest": 1.9, "largest": 2.1}},
+        "missing": ["CleanRL is not installed in build/cleanrl"],
+        "algo": "ppo",
         "total_timesteps": 100_000,
-        "ratio_median": 2.0,
-        "ratio_min": 1.9,
-        "ratio_max": 2.1,
-        "rounds": [{"seed": 1, "ratio": 2.0, **sides}],
+        "sides": {"stable-baselines3": ["ours", "stable_baselines3"]},
+        "rounds": [{"seed": 1, **sides}],
         "versions": {"torch": "2.13.0"},
         "machine": {"python": "3.11.7", "processor": "x86_64"},
     }
     (tmp_path / "speed-ppo.json").write_text(json.dumps(stored))
     shown = renderer.render_page("ppo", tmp_path).splitlines()
-    assert "| eager | 2.00 | 1.90 | 2.10 | 1 | 100,000 | 6,000 | 3,000 |" in shown
-    assert "python benchmarks/speed.py --case ppo --rounds 1 --steps 100000" in shown
+    assert "| stable-baselines3 | 2.00 | 1.90 | 2.10 | 1 | 100,000 | 6,000 | 3,000 |" in shown
+    assert "CleanRL is not installed in build/cleanrl." in shown
+    assert "python benchmarks/speed.py --only ppo --rounds 1" in shown

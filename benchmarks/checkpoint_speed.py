@@ -1,0 +1,142 @@
+"""What checkpoints cost: writing one beside the peers' way of saving the same, and their share of a training.
+
+Ours is hashed and forced to the disk, so that a power cut cannot take it; `torch.save` and stable-baselines3 leave
+their file in the system's cache. Times are of the clock, because waiting for the disk is part of the cost.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peers import make_peer
+from rl_training.experiment.checkpoints import verify_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config
+from rl_training.experiment.state_files import read_state
+from rl_training.runtime.callbacks import Callback, TrainingEvent
+from rl_training.runtime.run_utils import save_training_checkpoint
+from rl_training.runtime.workflows import train
+from speed_parts import Effort, Outcome, alternate, quotients
+from training_speed import CASES, SB3_MISSING
+
+ALGORITHMS = ("ppo", "dqn")
+
+
+class CheckpointTime(Callback):
+    """Adds up the time from the end of an update to the checkpoint that follows it."""
+
+    def __init__(self) -> None:
+        self.saving = 0.0
+        self._started = self._updated = time.perf_counter()
+
+    def on_train_start(self, event: TrainingEvent) -> None:
+        """Begin to count."""
+        self._started = self._updated = time.perf_counter()
+
+    def on_update_end(self, event: TrainingEvent) -> None:
+        """What follows, if anything does, is a checkpoint."""
+        self._updated = time.perf_counter()
+
+    def on_checkpoint(self, event: TrainingEvent) -> None:
+        """Add the time of a checkpoint; the first comes before any update."""
+        now = time.perf_counter()
+        self.saving += now - self._updated
+        self._updated = now
+
+    def rest(self) -> float:
+        """Return the share of the time until now that was not spent on checkpoints."""
+        return 1 - self.saving / (self._updated - self._started)
+
+
+def measure(effort: Effort) -> Outcome:
+    """Train as the speed benchmark does, then write the last state in every way in turn."""
+    missing = [SB3_MISSING] if importlib.util.find_spec("stable_baselines3") is None else []
+    repeats = effort.choose(20, 5)
+    ratios: dict[str, list[float]] = {}
+    rounds: list[dict[str, Any]] = []
+    for algo in ALGORITHMS:
+        with tempfile.TemporaryDirectory() as directory:
+            trained = [_train(algo, effort, Path(directory) / str(seed), seed) for seed in range(1, effort.rounds + 1)]
+            writers = _writers(trained[-1][1], Path(directory), with_peer=not missing)
+            rows = alternate(
+                {name: partial(_seconds, write, repeats) for name, write in writers.items()}, effort.rounds
+            )
+        ratios[f"{algo}: training with checkpoints to training alone"] = [rest for rest, _ in trained]
+        for name in writers:
+            if name != "ours":
+                ratios[f"{algo}: {name}"] = quotients(rows, name, "ours")
+        rounds += [
+            {"algo": algo, "share_of_training": 1 - rest, "seconds": row}
+            for (rest, _), row in zip(trained, rows, strict=True)
+        ]
+    return Outcome(
+        settings="a checkpoint per tenth of the training, the default; one without its replay beside the peers' files",
+        clock="the clock",
+        ratios=ratios,
+        missing=missing,
+        details={"rounds": rounds},
+    )
+
+
+def _train(algo: str, effort: Effort, directory: Path, seed: int) -> tuple[float, Path]:
+    """Return the share of a training's time that checkpoints left over, and its last checkpoint."""
+    case, callback = CASES[algo], CheckpointTime()
+    config = load_config(
+        preset=case.preset,
+        overrides={
+            "seed": seed,
+            "total_timesteps": effort.choose(case.steps, case.quick_steps),
+            "eval_episodes": 0,
+            "torch_threads": 1,
+            "output_dir": str(directory),
+        },
+        set_values=case.settings,
+    )
+    result = train(config, callbacks=[callback])
+    assert result.checkpoint_path is not None
+    return callback.rest(), result.checkpoint_path
+
+
+def _writers(path: Path, directory: Path, *, with_peer: bool) -> dict[str, Callable[[], Any]]:
+    """Return the ways to write the state of a checkpoint, or the peer's model of the same configuration."""
+    checkpoint = verify_checkpoint(path)
+    config = TrainConfig(**checkpoint.config)
+    state, manifest, steps = read_state(path), checkpoint.manifest, itertools.count(checkpoint.step + 1)
+
+    def ours() -> None:
+        save_training_checkpoint(
+            checkpoint.run_dir,
+            step=next(steps),
+            config=config,
+            state=state,
+            resume_mode=manifest["resume_mode"],
+            spaces=manifest["spaces"],
+            torch_threads=manifest["torch_threads"],
+        )
+
+    writers: dict[str, Callable[[], Any]] = {"ours": ours}
+    writers["torch.save"] = lambda: torch.save(state, directory / "state.pt")
+    if with_peer:
+        model = make_peer(config)
+        model.learn(1_100)  # beyond the warm-up, so that its optimizer has a state to save
+        writers["stable-baselines3"] = lambda: model.save(directory / "model.zip")
+    return writers
+
+
+def _seconds(write: Callable[[], Any], repeats: int, _: int) -> float:
+    """Return the shortest time of a few."""
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        write()
+        times.append(time.perf_counter() - started)
+    return min(times)

@@ -1,0 +1,233 @@
+"""The speed command stores what it measured as it goes, says what is missing, and its guard names what fell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cleanrl_scripts
+import lightzero_search
+import scaling_speed
+import search_speed
+import speed
+import training_speed
+from rl_training.experiment.config_files import load_config
+from speed_guard import fallen
+from speed_parts import RESULTS, Benchmark, Effort, Outcome, alternate
+
+
+class Measured:
+    """A benchmark whose ratios are made up, one measurement after another."""
+
+    def __init__(self, name: str, *ratios: dict[str, float], missing: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.efforts: list[Effort] = []
+        self._ratios: Iterator[dict[str, float]] = iter(ratios)
+        self._missing = list(missing)
+
+    def measure(self, effort: Effort) -> Outcome:
+        self.efforts.append(effort)
+        ratios = {name: [value] * effort.rounds for name, value in next(self._ratios).items()}
+        return Outcome("one thread", "processor time", ratios, self._missing, {"rounds": []})
+
+
+def run(results: Path, *arguments: str, measured: list[Measured]) -> int:
+    return speed.main(arguments, {one.name: Benchmark(one.name, one.measure) for one in measured}, results)
+
+
+def store(results: Path, name: str, **ratios: float) -> None:
+    stored = {"settings": "one thread", "clock": "processor time"}
+    (results / f"speed-{name}.json").write_text(
+        json.dumps({**stored, "ratios": {ratio: {"median": value} for ratio, value in ratios.items()}})
+    )
+
+
+def test_a_fall_of_24_percent_is_tolerated_and_one_of_26_is_not() -> None:
+    stored = {"peer": {"median": 2.0}, "other": {"median": 1.0}}
+    assert fallen(stored, {"peer": [1.52], "other": [3.0]}) == {}
+    assert fallen(stored, {"peer": [1.48], "other": [3.0]}) == {"peer": "fell by 26%, from 2.00 to 1.48"}
+
+
+def test_one_slow_round_is_no_fall() -> None:
+    assert fallen({"peer": {"median": 2.0}}, {"peer": [2.0, 0.1, 1.9]}) == {}
+
+
+def test_the_guard_fails_and_names_what_fell_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, "ppo", sb3=2.0, cleanrl=2.0)
+    store(tmp_path, "dqn", sb3=2.0)
+    ppo = Measured("ppo", {"sb3": 1.48, "cleanrl": 1.52}, {"sb3": 1.4, "cleanrl": 1.0})
+    dqn = Measured("dqn", {"sb3": 2.2})
+    assert run(tmp_path, "--check", measured=[ppo, dqn]) == 1
+    said = capsys.readouterr().out
+    assert "ppo: below the bar, so measured once more: sb3\n" in said
+    # What stood the first time is not judged by the second.
+    assert said.splitlines()[-1] == "ppo: sb3 fell by 30%, from 2.00 to 1.40"
+    assert json.loads((tmp_path / "speed-ppo.json").read_text())["ratios"]["sb3"] == {"median": 2.0}
+
+
+def test_a_fall_that_does_not_come_again_is_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, "ppo", sb3=2.0)
+    ppo = Measured("ppo", {"sb3": 1.0}, {"sb3": 1.9})
+    assert run(tmp_path, "--check", measured=[ppo]) == 0
+    said = capsys.readouterr().out
+    assert "ppo: below the bar, so measured once more: sb3\n" in said
+    assert said.splitlines()[-1] == "No ratio fell by more than a quarter below the stored one."
+
+
+def test_what_cannot_be_compared_is_said_and_does_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, "search", torch=5.0, mctx=1.5)
+    store(tmp_path, "sweep", jobs=1.8)
+    (tmp_path / "speed-sweep.json").write_text(
+        (tmp_path / "speed-sweep.json").read_text().replace("one thread", "ten threads")
+    )
+    new = Measured("new", {"peer": 1.0})
+    search = Measured("search", {"torch": 5.0}, missing=("mctx is not installed: pip install mctx",))
+    sweep = Measured("sweep", {"jobs": 0.1})
+    assert run(tmp_path, "--check", measured=[new, search, sweep]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "new: nothing is stored to compare with; run without --check first" in said
+    assert not new.efforts
+    assert "search: mctx is not installed: pip install mctx" in said
+    assert "search: not measured here: mctx" in said
+    assert "sweep: what is stored was measured in another way; run without --check to store it anew" in said
+
+
+def test_every_summary_is_stored_as_its_benchmark_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(effort: Effort) -> Outcome:
+        assert (tmp_path / "speed-first.json").exists()
+        raise KeyboardInterrupt
+
+    first = Measured("first", {"peer": 2.0})
+    benchmarks = {
+        "first": Benchmark("first", first.measure),
+        "second": Benchmark("second", interrupted),
+        "third": Benchmark("third", interrupted),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        speed.main([], benchmarks, tmp_path)
+    stored = json.loads((tmp_path / "speed-first.json").read_text())
+    assert stored["ratios"] == {"peer": {"median": 2.0, "smallest": 2.0, "largest": 2.0}}
+    assert stored["command"] == "python benchmarks/speed.py --only first --rounds 5"
+    assert {"settings", "clock", "missing", "rounds", "versions", "machine"} <= set(stored)
+    assert "to go on: python benchmarks/speed.py --only second --only third" in capsys.readouterr().out
+
+
+def test_a_quick_look_measures_everything_and_stores_nothing(tmp_path: Path) -> None:
+    measured = [Measured(name, {"peer": 1.0}) for name in speed.BENCHMARKS]
+    assert run(tmp_path, "--quick", measured=measured) == 0
+    assert [one.efforts for one in measured] == [[Effort(1, quick=True)]] * len(speed.BENCHMARKS)
+    assert not list(tmp_path.iterdir())
+    assert set(speed.BENCHMARKS) == {
+        *("ppo", "dqn", "sac", "search", "environments", "startup", "checkpoints", "sweep", "scaling", "priorities")
+    }
+
+
+def test_the_order_of_the_sides_alternates() -> None:
+    called: list[str] = []
+
+    def side(name: str) -> Any:
+        return lambda number: called.append(f"{name}{number}") or float(number)  # type: ignore[func-returns-value]
+
+    rows = alternate({"a": side("a"), "b": side("b")}, 3)
+    assert called == ["a1", "b1", "b2", "a2", "a3", "b3"]
+    assert [list(row) for row in rows] == [["a", "b"]] * 3
+
+
+def test_missing_peers_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cleanrl_scripts, "FOLDER", tmp_path / "cleanrl")
+    monkeypatch.setattr(lightzero_search, "FOLDER", tmp_path / "lightzero")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    lightzero_search.why_missing.cache_clear()
+    nothing = Effort(0, quick=True)
+    for name in training_speed.CASES:
+        outcome = training_speed.measure(name, nothing)
+        assert outcome.ratios == {}
+        sb3, cleanrl = outcome.missing
+        assert sb3 == "stable-baselines3 is not installed: pip install 'axiomrl[bench]'"
+        assert cleanrl.startswith("CleanRL is not installed in build/cleanrl: see benchmarks/cleanrl_scripts.py")
+    monkeypatch.setattr(search_speed, "RULES", {})
+    assert [reason.split(" is ")[0] for reason in search_speed.measure(nothing).missing] == ["mctx", "LightZero"]
+    lightzero_search.why_missing.cache_clear()
+
+
+def test_a_script_that_does_not_run_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "cleanrl" / "cleanrl" / "ppo.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("import a_module_that_nobody_has\n")
+    monkeypatch.setattr(cleanrl_scripts, "FOLDER", tmp_path / "cleanrl")
+    reason = cleanrl_scripts.why_missing("ppo")
+    assert reason is not None
+    assert reason.startswith("CleanRL's ppo.py does not run here: ModuleNotFoundError")
+
+
+def test_the_speed_of_a_script_is_read_between_its_first_and_last_mark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Nine marks of 256 steps, 20 ms apart, after a start-up of ten times that.
+    body = "import time; time.sleep(0.2)\nfor _ in range(10): print('SPS: 1'); time.sleep(0.02)\n"
+    script = tmp_path / "cleanrl" / "ppo.py"
+    script.parent.mkdir()
+    script.write_text(body)
+    monkeypatch.setattr(cleanrl_scripts, "FOLDER", tmp_path)
+    monkeypatch.setattr("psutil.Process.cpu_times", _counting())
+    config = load_config(preset="ppo-cartpole")
+    processor, clock = cleanrl_scripts.run(config, tmp_path)
+    assert processor == pytest.approx(256)
+    assert clock < 256 / 0.02
+    script.write_text("raise SystemExit('broken')\n")
+    with pytest.raises(RuntimeError, match="broken"):
+        cleanrl_scripts.run(config, tmp_path)
+
+
+def _counting() -> Any:
+    """Return a processor that needs a second per question."""
+    seconds = iter(range(100))
+
+    class Times:
+        def __init__(self) -> None:
+            self.user, self.system = float(next(seconds)), 0.0
+
+    return lambda process: Times()
+
+
+def test_cleanrl_gets_the_numbers_of_the_configuration() -> None:
+    given = cleanrl_scripts.arguments(load_config(preset="ppo-cartpole", overrides={"seed": 3}))
+    assert given[:8] == ["--env-id", "CartPole-v1", "--seed", "3", "--total-timesteps", "100000", "--cuda", "False"]
+    for words in ("--num-envs 8", "--num-steps 32", "--num-minibatches 1", "--update-epochs 20", "--anneal-lr True"):
+        assert words in " ".join(given)
+    for name in ("dqn", "sac"):
+        case = training_speed.CASES[name]
+        settings = (*case.settings, *case.sides["cleanrl"].changes)
+        given = cleanrl_scripts.arguments(load_config(preset=case.preset, set_values=settings))
+        assert "--learning-starts 1000" in " ".join(given)
+    with pytest.raises(ValueError, match=r"CleanRL has no hidden_sizes \(64, 64\), loss huber, max_grad_norm 10.0"):
+        cleanrl_scripts.arguments(load_config(preset="dqn-cartpole", set_values=training_speed.CASES["dqn"].settings))
+
+
+def test_both_sides_can_train_every_case_and_every_point() -> None:
+    pytest.importorskip("stable_baselines3")
+    from peers import make_peer
+
+    for case in training_speed.CASES.values():
+        make_peer(load_config(preset=case.preset, set_values=case.settings))
+    for row in scaling_speed.points(Effort(1)):
+        assert [point.value for point in row] == list(scaling_speed.AXES[row[0].axis])
+        for point in row:
+            config = point.config(1, Effort(1), "runs")
+            assert config.num_envs == (point.value if point.axis == "environments" else 8 if point.algo == "ppo" else 1)
+
+
+def test_rates_leave_out_the_warm_up_and_the_first_update() -> None:
+    marks = training_speed.Marks([0, 10, 11, 12, 15], [0.0, 5.0, 9.0, 10.0, 11.0], [0.0, 1.0, 2.0, 3.0, 10.0])
+    assert marks.rates(warm_up=10) == (4 / 2.0, 4 / 8.0)
+
+
+def test_what_is_stored_can_be_checked() -> None:
+    for name in ("ppo", "dqn", "sac", "search", "startup", "priorities"):
+        stored = json.loads((RESULTS / f"speed-{name}.json").read_text())
+        assert stored["ratios"]
+        assert all(ratio["median"] > 0 for ratio in stored["ratios"].values())
