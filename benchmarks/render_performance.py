@@ -40,7 +40,7 @@ def _ratios(speeds: Sequence[dict[str, Any]]) -> list[str]:
             continue
         name = entry["benchmark"].removeprefix("speed-")
         for against, ratio in entry["ratios"].items():
-            table.append(row(name, against, spread_words(ratio), entry.get("settings", "-"), entry.get("clock", "the clock")))
+            table.append(row(name, against, spread_words(ratio), entry["settings"], entry["clock"]))
     return table
 
 
@@ -80,5 +80,5 @@ def _limits(cases: Sequence[dict[str, Any]]) -> list[str]:
 def _sources(entries: Sequence[dict[str, Any]]) -> list[str]:
     table = heading("benchmark", "command", "not measured")
     for entry in entries:
-        table.append(row(entry["benchmark"], f"`{entry.get('command', '-')}`", "; ".join(entry.get("missing", ())) or "-"))
+        table.append(row(entry["benchmark"], f"`{entry['command']}`", "; ".join(entry.get("missing", ())) or "-"))
     return table
