@@ -135,7 +135,7 @@ def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Return every comparison of training speed, and what measured it."""
+    """Return every comparison of training speed, and how to measure it."""
     table = heading("compared with", "ratio", "from", "to", "rounds", "steps per round", "steps/s", "its steps/s")
     for entry in speeds:
         for name, ratio in entry["ratios"].items():
@@ -157,8 +157,9 @@ def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
         f"ratio above 1 means faster than the peer. Times: {clocks}. Settings: {speeds[0]['settings']}.",
     ]
     missing = [[reason[0].upper() + reason[1:] + "."] for entry in speeds for reason in entry.get("missing", [])]
-    commands = ["```text", *(entry["command"] for entry in speeds), "```"]
-    return [explanation, table, *missing, versions(speeds), ["Measured by:"], commands]
+    # What measured them stands in the stored file; an older one may name options that are gone.
+    commands = ["```text", *(f"python benchmarks/speed.py --only {entry['algo']}" for entry in speeds), "```"]
+    return [explanation, table, *missing, versions(speeds), ["To measure them anew:"], commands]
 
 
 def _games(played: Sequence[dict[str, Any]]) -> list[list[str]]:

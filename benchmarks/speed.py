@@ -54,7 +54,6 @@ def main(
 ) -> int:
     """Measure what is asked for and return the exit status."""
     options = _parse(arguments, benchmarks)
-    logging.getLogger("rl_training").setLevel(logging.ERROR)
     left = [benchmarks[name] for name in options.only or benchmarks]
     found: dict[str, Outcome] = {}
     falls: list[str] = []
@@ -121,4 +120,5 @@ def _print_table(found: Mapping[str, Outcome]) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("rl_training").setLevel(logging.ERROR)
     raise SystemExit(main())

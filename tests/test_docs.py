@@ -384,4 +384,4 @@ def test_speed_is_shown_with_its_spread(renderer: Any, tmp_path: Path) -> None:
     shown = renderer.render_page("ppo", tmp_path).splitlines()
     assert "| stable-baselines3 | 2.00 | 1.90 | 2.10 | 1 | 100,000 | 6,000 | 3,000 |" in shown
     assert "CleanRL is not installed in build/cleanrl." in shown
-    assert "python benchmarks/speed.py --only ppo --rounds 1" in shown
+    assert "python benchmarks/speed.py --only ppo" in shown
