@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -18,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.envs.async_worker import run_worker
+from rl_training.envs.processes import fresh_processes
 from rl_training.envs.shared_rows import SharedRows, obs_views
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs
@@ -72,7 +72,7 @@ class AsyncVectorEnv:
         self._stop = util.Finalize(self, _stop_workers, args=(self._workers,), exitpriority=100)
 
         num_workers = min(num_workers or os.cpu_count() or 1, num_envs)
-        context = _context()
+        context = fresh_processes("rl_training.envs.async_worker")
         self._shared = SharedRows.allocate(context, self.observation_space, self.action_space, num_envs, num_workers)
         self._rows = self._shared.rows(0, num_envs)
         self._final_obs = obs_views(self._shared.final_obs, 0, num_envs)
@@ -222,16 +222,6 @@ class AsyncVectorEnv:
             assert isinstance(self._final_obs, np.ndarray)
             final_obs[ended] = self._final_obs[ended]
         return final_obs
-
-
-def _context() -> Any:
-    """Return how workers are started: never by forking this process, whose threads could deadlock them."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    # The server imports this once, instead of every worker.
-    context.set_forkserver_preload(["rl_training.envs.async_worker"])
-    return context
 
 
 def _stop_workers(workers: list[_Worker]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import threading
@@ -12,10 +11,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rl_training.envs.async_worker import exit_with_parent
+from rl_training.envs.processes import fresh_processes
 from rl_training.experiment.manager import Runner
 from rl_training.experiment.sweeps import FAILED, BenchmarkRunRecord
 from rl_training.runtime.executors import ENDED, SAID, Begin, Report, train_elsewhere
@@ -23,6 +23,7 @@ from rl_training.runtime.signals import STOPPING, SignalGuard
 
 logger = logging.getLogger("rl_training")
 
+_IMPORTED = ("rl_training.runtime.session",)  # torch and all, which takes longer than a short training
 _SECONDS_BETWEEN_LOOKS = 0.1  # at signals; messages wake the sweep at once
 
 
@@ -72,14 +73,14 @@ class _Child:
     """A process that trains one seed."""
 
     seed: int
-    process: SpawnProcess
+    process: BaseProcess
     connection: Connection
     started: BenchmarkRunRecord | None = None
     ended: bool = False
 
     @classmethod
     def start(cls, seed: int, runner: Runner) -> _Child:
-        context = multiprocessing.get_context("spawn")
+        context = fresh_processes(*_IMPORTED)
         connection, theirs = context.Pipe(duplex=False)
         # Not a daemon: its environments may need processes of their own.
         process = context.Process(target=_train, args=(seed, runner, theirs, logger.getEffectiveLevel()))
