@@ -128,8 +128,9 @@ def test_presets_on_minatar_end_the_episodes_that_the_games_would_not(algo: str)
 
 
 def test_continuous_presets_warm_up_for_ten_thousand_steps() -> None:
-    for name in ("sac-halfcheetah", "sac-hopper", "sac-lunarlandercontinuous", "td3-lunarlandercontinuous"):
+    for name in ("sac-halfcheetah", "sac-hopper", "sac-lunarlandercontinuous", "td3-halfcheetah"):
         assert load_config(preset=name).algo_kwargs["learning_starts"] == 10_000
+    assert load_config(preset="td3-lunarlandercontinuous").algo_kwargs["learning_starts"] == 10_000
     lander = load_config(preset="sac-lunarlandercontinuous").algo_kwargs
     assert (lander["learning_rate"], lander["learning_rate_schedule"], lander["tau"]) == (0.00073, "linear", 0.01)
 

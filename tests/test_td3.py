@@ -133,9 +133,6 @@ def test_the_actor_climbs_the_first_critic_and_leaves_the_critics_alone() -> Non
     assert parameters_of(twin.critic).equal(parameters_of(algorithm.critic))
 
 
-# -- DDPG ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -161,6 +158,9 @@ def test_the_gradient_by_hand_is_that_of_autograd(settings: dict[str, Any]) -> N
             assert gradients[0].any()
             torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
     assert not _algorithm(activation="silu")._by_hand
+
+
+# -- DDPG ----------------------------------------------------------------------------------------
 
 
 def test_ddpg_is_td3_with_one_critic_without_delay_and_smoothing() -> None:

@@ -166,6 +166,8 @@ def loss_slopes(
         "log_ratio": log_ratio,
     }
     by_policy = distribution.gradient(batch.action, by_log_prob, -ent_coef / rows)
+    if batch.action_mask is not None:  # what is illegal was not the network's to say
+        by_policy = (by_policy[0].masked_fill(~batch.action_mask, 0.0),)
     return by_policy, error * (2 * params.vf_coef / rows), parts
 
 

@@ -199,7 +199,7 @@ class TD3:
         self._updates += 1
         if self._updates % self.params.policy_delay == 0:
             actor_formula = td3_actor_gradient if self._by_hand else td3_actor_loss
-            self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
+            self.critic.requires_grad_(False)  # autograd needs no gradient of the critics' weights here
             policy_loss = actor_formula(self.critic, self.actor, batch.observation)
             self._descend(self.actor_optimizer, policy_loss, step)
             self.critic.requires_grad_(True)

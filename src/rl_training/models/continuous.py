@@ -18,7 +18,7 @@ from rl_training.models.distributions import LOG_SQRT_2PI
 from rl_training.models.encoders import Encoder, has_weights, make_encoder
 from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.heads import LOG_STD_RANGE
-from rl_training.models.layers import StackedMLP, linear
+from rl_training.models.layers import StackedMLP, gradient_of, linear
 
 SDE_MEAN_LIMIT = 2.0  # beyond it tanh is flat, and the noise could not bring the mean back
 
@@ -138,8 +138,8 @@ class SquashedActor(nn.Module):
         by_log_std = (by_raw * trace.spread - by_log_prob) * free
         latent = trace.hidden[-1][0]
         for head, gradient in ((self.mean, by_raw), (self.log_std_head, by_log_std)):
-            torch.mm(gradient.t(), latent, out=head.weight.grad)
-            torch.sum(gradient, 0, out=head.bias.grad)
+            torch.mm(gradient.t(), latent, out=gradient_of(head.weight))
+            torch.sum(gradient, 0, out=gradient_of(head.bias))
         by_latent = torch.addmm(by_raw @ self.mean.weight, by_log_std, self.log_std_head.weight)
         self.hidden.backward(trace.hidden, by_latent.unsqueeze(0))
 

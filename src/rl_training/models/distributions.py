@@ -59,10 +59,7 @@ class Categorical:
         return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
 
     def gradient(self, action: Tensor, by_log_prob: Tensor, by_entropy: float | Tensor) -> tuple[Tensor]:
-        """Return a loss's gradient by the logits [B, n], given those by log_prob(action) [B] and each entropy.
-
-        Illegal actions, which have no probability, get none.
-        """
+        """Return a loss's gradient by the logits [B, n], given those by log_prob(action) [B] and each entropy."""
         probs = self.log_probs.exp()
         by_logits = probs * -by_log_prob.unsqueeze(1)
         by_logits.scatter_add_(1, action.unsqueeze(1), by_log_prob.unsqueeze(1))

@@ -19,7 +19,7 @@ from rl_training.models.distributions import (
     mask_logits,
 )
 from rl_training.models.exploration import marginal_log_std, matrix_noise
-from rl_training.models.layers import linear, linear_backward
+from rl_training.models.layers import gradient_of, linear, linear_backward
 
 POLICY_GAIN = 0.01  # a near-uniform first policy explores best (Andrychowicz et al. 2021, arXiv 2006.05990)
 LOG_STD_RANGE = (-20.0, 2.0)
@@ -157,7 +157,7 @@ class GaussianHead(BoxHead):
     def backward(self, latent: Tensor, gradient: tuple[Tensor, ...], *, out: Tensor) -> None:
         """Overwrite the gradients, those of the standard deviations too."""
         super().backward(latent, gradient, out=out)
-        torch.sum(gradient[1], 0, out=self.log_std.grad)
+        torch.sum(gradient[1], 0, out=gradient_of(self.log_std))
 
 
 class StateDependentGaussianHead(BoxHead):

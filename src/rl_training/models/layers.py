@@ -76,10 +76,16 @@ def convolution(
     return layer
 
 
+def gradient_of(parameter: Tensor) -> Tensor:
+    """Return where a parameter's gradient is written to; torch would take None for "nowhere" and say nothing."""
+    assert parameter.grad is not None, "an optimizer must have taken the parameters over"
+    return parameter.grad
+
+
 def linear_backward(layer: nn.Linear, inputs: Tensor, gradient: Tensor, *, out: Tensor) -> None:
     """Overwrite a layer's gradients, given a loss's by its outputs [B, outputs]; put that by its inputs into `out`."""
-    torch.mm(gradient.t(), inputs, out=layer.weight.grad)
-    torch.sum(gradient, 0, out=layer.bias.grad)
+    torch.mm(gradient.t(), inputs, out=gradient_of(layer.weight))
+    torch.sum(gradient, 0, out=gradient_of(layer.bias))
     torch.mm(gradient, layer.weight, out=out)
 
 
@@ -201,8 +207,8 @@ class StackedMLP(nn.Module):
         layers = list(parameter_pairs(self))
         for layer, by_sum in self._gradients(trace, gradient):
             weight, bias = layers[layer]
-            torch.bmm(trace[layer].transpose(1, 2), by_sum, out=weight.grad)
-            torch.sum(by_sum, 1, keepdim=True, out=bias.grad)
+            torch.bmm(trace[layer].transpose(1, 2), by_sum, out=gradient_of(weight))
+            torch.sum(by_sum, 1, keepdim=True, out=gradient_of(bias))
 
     def input_gradient(self, trace: list[Tensor], gradient: Tensor, first: int) -> Tensor:
         """Return a loss's gradient [B, inputs - first] by the inputs from `first` on, given that by the output."""

@@ -12,8 +12,8 @@ from torch.optim.rmsprop import rmsprop
 ADAM_BETA1, ADAM_BETA2 = 0.9, 0.999
 RMSPROP_DECAY = 0.99
 # Statistics of weights whose gradient has vanished decay into subnormal numbers, with which processors calculate up to
-# twenty times slower. Below this they move no weight, and from here to there Adam's mean takes longer than from one
-# sweep to the next.
+# twenty times slower. Below this they move no weight, with any epsilon in use; from here to there Adam's usual mean,
+# which keeps nine tenths per step, takes longer than from one sweep to the next.
 NEGLIGIBLE = 1e-30
 STEPS_BETWEEN_SWEEPS = 128
 
