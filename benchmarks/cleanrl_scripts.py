@@ -21,9 +21,9 @@ from typing import Any
 
 import psutil
 
+from records import PEERS
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.schedules import as_schedule
-from speed_parts import PEERS
 
 FOLDER, SAC_FOLDER = PEERS / "cleanrl", PEERS / "cleanrl-sac"
 INSTALL = "see benchmarks/cleanrl_scripts.py for how to install it"
