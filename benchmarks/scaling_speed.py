@@ -132,9 +132,6 @@ def _train_peer(point: Point, effort: Effort, seed: int) -> float:
     with tempfile.TemporaryDirectory() as directory:
         config = point.config(seed, effort, directory)
     model, warm_up = make_peer(config), _warm_up(config)
-    if point.algo != "ppo":
-        # The peer counts steps of all environments together.
-        model.train_freq = model.train_freq._replace(frequency=1)
     if point.axis == "replay":
         _fill(model.replay_buffer)
         config = dataclasses.replace(config, total_timesteps=config.total_timesteps - warm_up)

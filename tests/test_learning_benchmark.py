@@ -48,6 +48,37 @@ def test_algorithms_with_a_replay_get_the_numbers_of_the_preset() -> None:
     assert model("dqn-cartpole").n_steps == 5
 
 
+def test_networks_optimizers_and_temperature_are_those_of_the_configuration() -> None:
+    settings = ("activation=tanh", "critic_hidden_sizes=[32]", "temperature_init=0.5", "optimizer_beta1=0.5")
+    sac = model("sac-pendulum", *(f"algo_kwargs.{setting}" for setting in settings))
+    assert [type(layer).__name__ for layer in sac.actor.latent_pi] == ["Linear", "Tanh", "Linear", "Tanh"]
+    assert [layer.out_features for layer in sac.critic.q_networks[0] if hasattr(layer, "weight")] == [32, 1]
+    assert sac.log_ent_coef.exp().item() == pytest.approx(0.5)
+    assert sac.actor.optimizer.defaults["betas"] == (0.5, 0.999)
+    assert model("sac-pendulum", "algo_kwargs.temperature=0.2").ent_coef_tensor.item() == pytest.approx(0.2)
+    sde = model("sac-pendulum", "algo_kwargs.use_sde=true", "algo_kwargs.log_std_init=-2.0")
+    assert (sde.use_sde, sde.sde_sample_freq, sde.actor.log_std_init) == (True, 8, -2.0)
+    for preset in ("dqn-lunarlander", "td3-pendulum"):
+        peer = model(preset, "algo_kwargs.activation=elu", "algo_kwargs.optimizer_eps=1e-4")
+        assert "ELU" in str(peer.policy)
+        assert "ReLU" not in str(peer.policy)
+        network = peer.policy if preset.startswith("dqn") else peer.critic
+        assert network.optimizer.defaults["eps"] == 1e-4
+
+
+def test_epsilon_falls_over_the_same_steps() -> None:
+    whole = model("dqn-lunarlander", "algo_kwargs.epsilon_schedule={start: 0.5, end: 0.2, duration: null}")
+    assert (whole.exploration_initial_eps, whole.exploration_final_eps, whole.exploration_fraction) == (0.5, 0.2, 1.0)
+    changes = ("total_timesteps=50_000", "algo_kwargs.epsilon_schedule={type: linear, duration: 10_000}")
+    assert model("dqn-lunarlander", *changes).exploration_fraction == 0.2
+    fixed = model("dqn-lunarlander", "algo_kwargs.epsilon_schedule=null", "algo_kwargs.epsilon=0.1")
+    assert (fixed.exploration_initial_eps, fixed.exploration_final_eps) == (0.1, 0.1)
+
+
+def test_rounds_of_updates_come_after_as_many_steps_of_all_environments() -> None:
+    assert model("dqn-lunarlander", "num_envs=2").train_freq.frequency == 2
+
+
 @pytest.mark.parametrize(
     ("preset", "changes", "problem"),
     [
@@ -55,6 +86,15 @@ def test_algorithms_with_a_replay_get_the_numbers_of_the_preset() -> None:
         ("dqn-lunarlander", ("algo_kwargs.double=true",), "double True"),
         ("ppo-cartpole", ("env_kwargs.frame_stack=2",), "frame_stack"),
         ("ppo-cartpole", ("algo_kwargs.learning_rate_warmup_steps=10",), "warm-up of learning_rate"),
+        ("ppo-cartpole", ("algo_kwargs.ent_coef_warmup_steps=10",), "ent_coef_warmup_steps 10"),
+        ("ppo-cartpole", ("algo_kwargs.learning_rate_schedule={type: linear, duration: 0.5}",), "a share of 0.5"),
+        ("dqn-lunarlander", ("algo_kwargs.epsilon_warmup_steps=10",), "warm-up of epsilon"),
+        ("dqn-lunarlander", ("algo_kwargs.epsilon_schedule={type: cosine, end: 0.1}",), "cosine schedule of epsilon"),
+        ("dqn-lunarlander", ("num_envs=8",), "train_interval 4 with 8 environments"),
+        ("sac-pendulum", ("algo_kwargs.policy_delay=2",), "policy_delay 2"),
+        ("sac-pendulum", ("algo_kwargs.target_network=false",), "target_network False"),
+        ("sac-pendulum", ("algo_kwargs.optimizer_eps=1e-5",), "optimizer_eps 1e-05"),
+        ("td3-pendulum", ("algo_kwargs.max_grad_norm=1.0",), "max_grad_norm 1.0"),
     ],
 )
 def test_what_the_peer_lacks_is_refused(preset: str, changes: tuple[str, ...], problem: str) -> None:

@@ -249,6 +249,29 @@ def test_cleanrl_gets_the_numbers_of_the_configuration() -> None:
         cleanrl_scripts.arguments(load_config(preset="dqn-cartpole", set_values=training_speed.CASES["dqn"].settings))
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("ppo", "algo_kwargs.optimizer_eps=1e-8", "optimizer_eps 1e-08"),
+        ("ppo", "algo_kwargs.learning_rate_schedule={type: linear, end: 1e-4}", "learning_rate that ends at 0.0001"),
+        ("ppo", "env_kwargs.normalize_observation=true", "normalize_observation"),
+        ("dqn", "algo_kwargs.double=true", "double True"),
+        ("dqn", "algo_kwargs.activation=tanh", "activation tanh"),
+        ("dqn", "algo_kwargs.epsilon_warmup_steps=10", "warm-up of epsilon"),
+        ("dqn", "num_envs=2", "num_envs 2"),
+        ("sac", "algo_kwargs.policy_delay=2", "policy_delay 2"),
+        ("sac", "algo_kwargs.critic_hidden_sizes=[64]", r"critic_hidden_sizes \(64,\)"),
+        ("sac", "algo_kwargs.temperature_init=0.5", "temperature_init 0.5"),
+        ("sac", "algo_kwargs.use_sde=true", "use_sde True"),
+    ],
+)
+def test_what_cleanrl_lacks_is_refused(name: str, change: str, problem: str) -> None:
+    case = training_speed.CASES[name]
+    settings = (*case.settings, *case.sides["cleanrl"].changes, change)
+    with pytest.raises(ValueError, match=f"CleanRL has no {problem}"):
+        cleanrl_scripts.arguments(load_config(preset=case.preset, set_values=settings))
+
+
 def test_both_sides_can_train_every_case_and_every_point() -> None:
     pytest.importorskip("stable_baselines3")
     from peers import make_peer
