@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import learning
+from records import SB3
 
 
 def job(cell: Any, side: str = "ours", seed: int = 1) -> Any:
@@ -109,7 +112,7 @@ def test_every_comparison_of_the_suite_can_be_made() -> None:
 
     for cell in (*learning.CELLS, *learning.QUICK):
         config = job(cell).config()
-        if learning.PEER in cell.sides:
+        if SB3 in cell.sides:
             assert make_peer(config).num_timesteps == 0
     names = [learning.result_path(cell, side, Path()).name for cell in learning.CELLS for side in cell.sides]
     assert len(set(names)) == len(names)
@@ -129,3 +132,114 @@ def test_results_are_kept_and_told_by_the_package_s_statistics(tmp_path: Path) -
     # Of nine pairs ours is better in seven and equal in one.
     assert "probability of improvement 0.83" in line
     assert line.startswith("ppo-cartpole: ours 450.0 [")
+
+
+ROW = {"steps": 1, "seconds": 1.0, "eval_return_mean": 5.0}
+
+
+@dataclass(frozen=True)
+class Fatal(learning.Job):
+    """A training that its seed ends."""
+
+    def run(self) -> dict[str, Any]:
+        if self.seed == 1:
+            os._exit(3)
+        if self.seed == 2:
+            raise SystemExit("left")
+        return {"seed": self.seed, **ROW}
+
+
+def test_a_training_that_dies_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(learning, "Job", Fatal)
+    assert learning.main(["--preset", "ppo-cartpole", "--seeds", "1,2,3", "--jobs", "2"], tmp_path) == 1
+    stored = json.loads((tmp_path / "ppo-cartpole.json").read_text())
+    assert stored["runs"] == [{"seed": 3, **ROW}]
+    died, left = sorted(capsys.readouterr().out.splitlines()[-2:])
+    assert died.startswith("ppo-cartpole ours seed 1 failed, so nothing of it is stored: BrokenProcessPool")
+    assert left == "ppo-cartpole ours seed 2 failed, so nothing of it is stored: SystemExit: left"
+
+
+def test_one_after_another_a_failure_does_not_end_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(job: Any) -> dict[str, Any]:
+        if job.seed == 1:
+            raise RuntimeError("the training was failed")
+        return {"seed": job.seed, **ROW}
+
+    monkeypatch.setattr(learning.Job, "run", run)
+    given = ["--preset", "ppo-cartpole", "--total-timesteps", "900", "--seeds"]
+    assert learning.main([*given, "1,2"], tmp_path) == 1
+    assert learning.main([*given, "3,2"], tmp_path) == 0
+    stored = json.loads((tmp_path / "ppo-cartpole-900.json").read_text())
+    assert [row["seed"] for row in stored["runs"]] == [2, 3]
+    again = "python benchmarks/learning.py --preset ppo-cartpole --seeds 2,3 --total-timesteps 900"
+    assert stored["command"] == again
+    assert {"model", "cores"} <= stored["machine"].keys()
+
+
+def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[str] = []
+
+    def run(job: Any) -> dict[str, Any]:
+        trained.append(job.cell.preset)
+        return {"seed": job.seed, **ROW}
+
+    monkeypatch.setattr(learning.Job, "run", run)
+    monkeypatch.setattr(learning.Job, "lacks", lambda job: [])
+    for _ in range(2):
+        assert learning.main(["--suite", "quick", "--output-dir", str(tmp_path / "runs")], tmp_path) == 0
+    assert len(trained) == 2 * len(learning.QUICK) * len(learning.QUICK_SEEDS) * 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("", "say what to train: --preset NAME, --suite full or --suite quick"),
+        ("--suite full --preset ppo-cartpole", "leave out --preset and --total-timesteps"),
+        ("--suite full --total-timesteps 10", "leave out --preset and --total-timesteps"),
+        ("--suite quick --seeds 1", "leave out --seeds"),
+        ("--preset ppo-cartpole --jobs 0", "--jobs must be at least 1"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(given: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        learning.main(given.split())
+    assert left.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_seed_that_is_stored_again_replaces_its_row(tmp_path: Path) -> None:
+    cell = learning.Cell("ppo-cartpole")
+    path = learning.result_path(cell, "ours", tmp_path)
+    for score in (1.0, 2.0):
+        learning.store(path, job(cell), {"seed": 1, "eval_return_mean": score})
+    assert json.loads(path.read_text())["runs"] == [{"seed": 1, "eval_return_mean": 2.0}]
+
+
+def test_results_of_another_configuration_are_not_mixed(tmp_path: Path) -> None:
+    cell = learning.Cell("ppo-cartpole", sides=("ours",))
+    path = learning.result_path(cell, "ours", tmp_path)
+    learning.store(path, job(cell), {"seed": 1, **ROW})
+    jobs, _ = learning.plan([cell], [1, 2], 3, Path("runs"), tmp_path)
+    assert [one.seed for one in jobs] == [2]
+    stored = json.loads(path.read_text())
+    stored["config"]["algo_kwargs"]["gamma"] = 0.5
+    path.write_text(json.dumps(stored))
+    with pytest.raises(SystemExit, match=r"was trained with another algo_kwargs.gamma: move it away"):
+        learning.plan([cell], [1, 2], 3, Path("runs"), tmp_path)
+
+
+def test_what_cannot_be_trained_here_is_said_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    cells = [learning.Cell("ppo-cartpole"), learning.Cell("dqn-lunarlander", sides=("ours",))]
+    jobs, skipped = learning.plan(cells, [2, 1], 3, Path("runs"), tmp_path)
+    assert [(one.cell.preset, one.side, one.seed) for one in jobs] == [
+        ("ppo-cartpole", "ours", 2),
+        ("ppo-cartpole", "ours", 1),
+    ]
+    assert skipped == [
+        "ppo-cartpole stable_baselines3 is left out: stable-baselines3 is not installed: pip install 'axiomrl[bench]'",
+        "dqn-lunarlander ours is left out: Box2D is not installed: pip install 'axiomrl[box2d]'",
+    ]
