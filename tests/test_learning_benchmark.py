@@ -134,6 +134,16 @@ def test_results_are_kept_and_told_by_the_package_s_statistics(tmp_path: Path) -
     assert line.startswith("ppo-cartpole: ours 450.0 [")
 
 
+def test_two_seeds_have_no_interval(tmp_path: Path) -> None:
+    cell = learning.Cell("ppo-cartpole")
+    for side in cell.sides:
+        for seed, score in enumerate((100.0, 200.0), start=1):
+            row = {"seed": seed, "eval_return_mean": score}
+            learning.store(learning.result_path(cell, side, tmp_path), job(cell, side, seed), row)
+    (line,) = learning.report([cell], tmp_path)
+    assert line == "ppo-cartpole: ours 150.0 over 2 seeds, stable_baselines3 150.0 over 2 seeds"
+
+
 ROW = {"steps": 1, "seconds": 1.0, "eval_return_mean": 5.0}
 
 
