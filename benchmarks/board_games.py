@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import platform
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from records import RESULTS, machine
 from rl_training.envs.make import make_slots
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
@@ -25,8 +25,6 @@ from rl_training.experiment.runs import CONFIG, dependency_versions
 from rl_training.runtime.policy import Policy, load_policy
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.workflows import train
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def play(policy: Policy, env_id: str, env_kwargs: dict[str, Any], opponent: str, games: int) -> dict[str, Any]:
@@ -92,7 +90,7 @@ def main() -> None:
         "training_seconds": seconds,
         "games": games,
         "versions": dependency_versions(),
-        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        "machine": machine(),
     }
     write_json_atomically(RESULTS / f"games-{arguments.preset}.json", content)
 

@@ -21,12 +21,13 @@ from typing import Any
 
 import psutil
 
+from records import PEERS
 from rl_training.experiment.config import TrainConfig, algorithm_params
-from rl_training.experiment.schedules import as_schedule
-from speed_parts import PEERS
+from same_settings import PLAIN_DQN, PLAIN_SAC, linear, linear_to_the_end, refuse
 
 FOLDER, SAC_FOLDER = PEERS / "cleanrl", PEERS / "cleanrl-sac"
 INSTALL = "see benchmarks/cleanrl_scripts.py for how to install it"
+_NAME = "CleanRL"
 SCRIPTS = {"ppo": "ppo.py", "dqn": "dqn.py", "sac": "sac_continuous_action.py"}
 _STEPS_PER_LINE = 100  # of the scripts that have a replay
 
@@ -48,6 +49,8 @@ def why_missing(algo: str) -> str | None:
 
 def arguments(config: TrainConfig) -> list[str]:
     """Return the script's arguments for a configuration; what it cannot do is refused."""
+    if config.env_kwargs:
+        raise ValueError(f"{_NAME} has no {', '.join(config.env_kwargs)}")
     build = {"ppo": _ppo, "dqn": _dqn, "sac": _sac}[config.algo]
     settings = {
         "env_id": config.env_id,
@@ -92,22 +95,31 @@ def _environment(algo: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
 
 
-def _require(params: Any, **expected: Any) -> None:
-    different = [f"{key} {getattr(params, key)}" for key, value in expected.items() if getattr(params, key) != value]
-    if different:
-        raise ValueError(f"CleanRL has no {', '.join(different)}")
-
-
 def _ppo(config: TrainConfig, params: Any) -> dict[str, Any]:
     # Its clipping range cannot shrink, which costs neither side anything.
-    _require(params, hidden_sizes=None, activation="tanh", target_kl=None)
+    refuse(
+        _NAME,
+        params,
+        hidden_sizes=None,
+        activation="tanh",
+        orthogonal_init=True,
+        target_kl=None,
+        optimizer="adam",
+        optimizer_eps=1e-5,
+        ent_coef_schedule=None,
+        ent_coef_warmup_steps=0,
+        clip_coef_warmup_steps=0,
+    )
+    start, end = linear_to_the_end(_NAME, params, "learning_rate", config.total_timesteps)
+    if end not in (0.0, start):
+        raise ValueError(f"{_NAME} has no learning_rate that ends at {end:g}")
     return {
         "num_envs": config.num_envs,
         "num_steps": params.num_steps,
         "num_minibatches": config.num_envs * params.num_steps // params.minibatch_size,
         "update_epochs": params.update_epochs,
-        "learning_rate": params.learning_rate,
-        "anneal_lr": params.learning_rate_schedule is not None,
+        "learning_rate": start,
+        "anneal_lr": end != start,
         "gamma": params.gamma,
         "gae_lambda": params.gae_lambda,
         "clip_coef": params.clip_coef,
@@ -120,40 +132,48 @@ def _ppo(config: TrainConfig, params: Any) -> dict[str, Any]:
 
 
 def _dqn(config: TrainConfig, params: Any) -> dict[str, Any]:
-    _require(
+    refuse(
+        _NAME,
         params,
+        **PLAIN_DQN,
         hidden_sizes=(120, 84),
+        activation="relu",
         loss="squared",
         max_grad_norm=None,
+        optimizer_eps=1e-8,
         gradient_steps=1,
-        n_step=1,
-        learning_rate_schedule=None,
     )
-    epsilon = as_schedule(params.epsilon_schedule)
+    start, end, share = linear(_NAME, params, "epsilon", config.total_timesteps)
     return {
-        **_replay(params),
+        **_replay(config, params),
         "learning_rate": params.learning_rate,
         "target_network_frequency": params.target_update_interval,
-        "start_e": params.epsilon,
-        "end_e": epsilon.end,
-        "exploration_fraction": epsilon.duration,
+        "start_e": start,
+        "end_e": end,
+        "exploration_fraction": share,
         "train_frequency": params.train_interval,
     }
 
 
 def _sac(config: TrainConfig, params: Any) -> dict[str, Any]:
-    _require(
+    refuse(
+        _NAME,
         params,
+        **PLAIN_SAC,
         hidden_sizes=(256, 256),
+        critic_hidden_sizes=None,
+        activation="relu",
         num_critics=2,
         temperature="auto",
+        temperature_init=1.0,
+        target_entropy="auto",
+        use_sde=False,
+        optimizer_beta1=0.9,
         train_interval=1,
         gradient_steps=1,
-        n_step=1,
-        learning_rate_schedule=None,
     )
     return {
-        **_replay(params),
+        **_replay(config, params),
         "policy_lr": params.learning_rate,
         "q_lr": params.learning_rate,
         "policy_frequency": 1,
@@ -161,7 +181,9 @@ def _sac(config: TrainConfig, params: Any) -> dict[str, Any]:
     }
 
 
-def _replay(params: Any) -> dict[str, Any]:
+def _replay(config: TrainConfig, params: Any) -> dict[str, Any]:
+    refuse(_NAME, params, hindsight="none", n_step=1, learning_rate_schedule=None, learning_rate_warmup_steps=0)
+    refuse(_NAME, config, num_envs=1)
     return {
         "buffer_size": params.buffer_size,
         "batch_size": params.batch_size,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from learning import OURS, PEER, Cell, Job, result_path, stored
+from learning import Cell, Job, differences, result_path, stored
+from records import OURS, SB3
 from rl_training.experiment.statistics import (
     Interval,
     bootstrap_interval,
@@ -29,7 +30,7 @@ ALGORITHM_NAMES = {
     "gumbel_muzero": "Gumbel MuZero",
     "efficientzero": "EfficientZero",
 }
-SIDE_NAMES = {OURS: "ours", PEER: "stable-baselines3"}
+SIDE_NAMES = {OURS: "ours", SB3: "stable-baselines3"}
 
 
 class Estimate(NamedTuple):
@@ -139,16 +140,7 @@ def _read(cell: Cell, results: Path) -> Comparison:
             raise ValueError(f"{path} holds a seed twice: its seeds are {seeds}")
         entries.append(entry)
     configs = [entry.summary["config"] for entry in entries if entry.runs]
-    differences = [key for config in configs[1:] for key in _differences(configs[0], config)]
-    if differences:
-        raise ValueError(f"the sides of {cell.preset} were trained with another {', '.join(differences)}")
+    changed = [key for config in configs[1:] for key in differences(configs[0], config)]
+    if changed:
+        raise ValueError(f"the sides of {cell.preset} were trained with another {', '.join(changed)}")
     return Comparison(cell, tuple(entries))
-
-
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the keys whose values differ; a key that came later than an older result is not in it."""
-    for key in sorted(one.keys() & other.keys()):
-        if isinstance(one[key], dict) and isinstance(other[key], dict):
-            yield from _differences(one[key], other[key], f"{prefix}{key}.")
-        elif one[key] != other[key]:
-            yield f"{prefix}{key}"

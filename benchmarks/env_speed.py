@@ -8,7 +8,6 @@ several stretches.
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,9 +17,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from records import why_missing
 from rl_training.envs.make import make_vector_env
-from speed_parts import Effort, Outcome, alternate, quotients
+from speed_parts import Effort, Outcome, alternate, quickest, quotients
 
+CLOCKS = "processor time (local_async, EnvPool: the clock's)"
 PROCESSOR, CLOCK = time.thread_time, time.perf_counter
 LOOPS = {"loop": PROCESSOR, "loop by the clock": CLOCK}
 BACKENDS = {"vector": PROCESSOR, "local_sync": PROCESSOR, "local_async": CLOCK}
@@ -30,22 +31,27 @@ Step = Callable[[np.ndarray], Any]
 Timed = tuple[Step, Callable[[], float]]
 
 
+def settings(effort: Effort) -> str:
+    """Return what is measured, in words."""
+    return "steps per second with actions drawn beforehand, relative to a plain loop over the environments"
+
+
 def measure(effort: Effort) -> Outcome:
     """Step every backend in turn, with actions drawn beforehand."""
     missing, env_ids = [], ["CartPole-v1"]
-    if importlib.util.find_spec("Box2D") is None:
-        missing.append("Box2D is not installed: pip install 'axiomrl[box2d]'")
-    else:
+    without_box2d = why_missing("Box2D")
+    if without_box2d is None:
         env_ids.append("LunarLander-v3")
-    pooled = importlib.util.find_spec("envpool") is not None
-    if not pooled:
-        missing.append("EnvPool is not installed: pip install envpool")
+    else:
+        missing.append(without_box2d)
+    pooled, unpooled = pooled_tasks(env_ids)
+    missing += unpooled
     ratios: dict[str, list[float]] = {}
     rounds: list[dict[str, Any]] = []
     for env_id in env_ids:
         for count in SIZES:
             with ExitStack() as stack:
-                steppers = _steppers(env_id, count, stack, pooled=pooled)
+                steppers = _steppers(env_id, count, stack, pooled=env_id in pooled)
                 draws = effort.choose(40_000, 4_000) // count
                 actions = np.random.default_rng(0).integers(0, _actions(env_id), size=(draws, count))
                 rows = alternate(
@@ -58,11 +64,23 @@ def measure(effort: Effort) -> Outcome:
                     loop = next(loop for loop, its_clock in LOOPS.items() if its_clock is clock)
                     ratios[f"{env_id}, {count} envs: {name}"] = quotients(rows, name, loop)
     return Outcome(
-        settings="steps per second with actions drawn beforehand, relative to a plain loop over the environments",
-        clock="processor time (local_async, EnvPool: the clock's)",
         ratios=ratios,
         missing=missing,
         details={"rounds": rounds},
+    )
+
+
+def pooled_tasks(env_ids: list[str]) -> tuple[list[str], list[str]]:
+    """Return the environments that EnvPool has, and why it is not measured on the others."""
+    reason = why_missing("envpool")
+    if reason is not None:
+        return [], [reason]
+    import envpool
+
+    known = envpool.list_all_envs()
+    return (
+        [env_id for env_id in env_ids if env_id in known],
+        [f"EnvPool has no {env_id}" for env_id in env_ids if env_id not in known],
     )
 
 
@@ -112,10 +130,9 @@ def _loop(env_id: str, count: int, stack: ExitStack) -> Step:
 
 def _rate(step: Step, clock: Callable[[], float], actions: np.ndarray, stretches: int, _: int) -> float:
     """Return environment steps per second of the fastest stretch."""
-    times = []
-    for _ in range(stretches):
-        started = clock()
+
+    def stretch() -> None:
         for drawn in actions:
             step(drawn)
-        times.append(clock() - started)
-    return actions.size / min(times)
+
+    return actions.size / quickest(stretch, stretches, clock)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from records import origin
 from rl_training.algorithms.muzero import MuZero, exploration
 from rl_training.algorithms.planning_batches import Draws
 from rl_training.data.samplers import UniformSampler
@@ -110,8 +109,7 @@ def main() -> None:
             "benchmark": "learner_speed",
             "settings": f"CartPole-v1, batches of {arguments.batch_size}, 5 imagined steps, one thread",
             "cases": cases,
-            "versions": {name: version(name) for name in ("axiomrl", "numpy", "numba", "torch")},
-            "machine": {"processor": platform.machine(), "python": platform.python_version()},
+            **origin(),
         }
         arguments.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 

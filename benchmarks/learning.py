@@ -4,9 +4,9 @@
     python benchmarks/learning.py --suite full --jobs 2                        # side by side, under 6 hours
     python benchmarks/learning.py --suite quick                                # the same in minutes, with few steps
 
-A seed that is stored already is not trained again, so an interrupted suite goes on where it stopped. The score of a
-seed is the mean over fresh evaluation episodes of the final policy, never of the best checkpoint; both sides play the
-episodes of the same seeds.
+A seed that is stored already is not trained again, so an interrupted suite goes on where it stopped; only the quick
+one keeps nothing. The score of a seed is the mean over fresh evaluation episodes of the final policy, never of the best
+checkpoint; both sides play the episodes of the same seeds.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import argparse
 import json
 import logging
 import multiprocessing
-import platform
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+
 from clock import Clock
+from records import OURS, RESULTS, SB3, machine, versions, why_missing
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.files import write_json_atomically
@@ -36,10 +39,9 @@ from rl_training.experiment.statistics import (
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.workflows import evaluate, train
+from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 
-RESULTS = Path(__file__).parent / "results"
-EVALUATION_EPISODES = 100
-OURS, PEER = "ours", "stable_baselines3"
+SEEDS, EVALUATION_EPISODES = [1, 2, 3, 4, 5], 100
 PER_RUN = ("seed", "output_dir")
 
 
@@ -52,7 +54,9 @@ class Cell:
     """As `--set` writes them."""
     label: str = ""
     """Tells the changed preset from the packaged one."""
-    sides: tuple[str, ...] = (OURS, PEER)
+    sides: tuple[str, ...] = (OURS, SB3)
+    total_timesteps: int | None = None
+    """The budget among the changes where the command line gives it."""
 
 
 # Smaller networks and batches than the presets', so that a short budget learns something in little time.
@@ -103,7 +107,7 @@ class Job:
     output_dir: Path
     episodes: int
 
-    def run(self) -> tuple[Job, dict[str, Any]]:
+    def run(self) -> dict[str, Any]:
         """Train and evaluate, and return the row to store."""
         logging.getLogger("rl_training").setLevel(logging.ERROR)
         config = self.config()
@@ -113,12 +117,30 @@ class Job:
             from peers import train_peer
 
             row = train_peer(config, derive_seeds(self.seed, "evaluation", "command", count=self.episodes))
-        return self, {"seed": self.seed, **row}
+        return {"seed": self.seed, **row}
+
+    def run_alone(self) -> dict[str, Any]:
+        """Do so in a process of its own, whose end takes no other training with it."""
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+            return process.submit(self.run).result()
 
     def config(self) -> TrainConfig:
         """Return the configuration, which is the same for both sides."""
         fixed = {"seed": self.seed, "output_dir": str(self.output_dir)}
         return load_config(preset=self.cell.preset, overrides=fixed, set_values=self.cell.changes)
+
+    def stored_config(self) -> dict[str, Any]:
+        """Return the configuration as it is stored, without what differs from seed to seed."""
+        plain = {key: value for key, value in serialize_train_config(self.config()).items() if key not in PER_RUN}
+        content: dict[str, Any] = json.loads(json.dumps(plain))
+        return content
+
+    def lacks(self) -> list[str]:
+        """Return which packages are missing to train, and how to get them."""
+        needs = [SB3] if self.side == SB3 else []
+        if "box2d" in str(gym.spec(self.config().env_id).entry_point):
+            needs.append("Box2D")
+        return [reason for reason in map(why_missing, needs) if reason is not None]
 
 
 def result_path(cell: Cell, side: str, results: Path) -> Path:
@@ -132,10 +154,10 @@ def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict
     clock = Clock()
     result = train(config)
     times = clock.read()
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
     if result.status != "completed":
-        raise SystemExit(
-            f"{config.algo} on {config.env_id}, seed {config.seed}, was {result.status}: nothing is stored"
-        )
+        raise RuntimeError(f"the training was {result.status}")
     scores = evaluate(result.run_dir, num_episodes=episodes).metrics
     return {
         "steps": result.metrics["global_step"],
@@ -161,37 +183,87 @@ def stored(path: Path) -> dict[str, Any]:
     return content
 
 
+def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the keys whose values differ; a key that came later than an older result is not in it."""
+    for key in sorted(one.keys() & other.keys()):
+        if isinstance(one[key], dict) and isinstance(other[key], dict):
+            yield from differences(one[key], other[key], f"{prefix}{key}.")
+        elif one[key] != other[key]:
+            yield f"{prefix}{key}"
+
+
 def store(path: Path, job: Job, row: dict[str, Any]) -> None:
-    """Add a seed to its file."""
+    """Add a seed to its file, or put it in the place of an older row."""
     cell, side = job.cell, job.side
     path.parent.mkdir(parents=True, exist_ok=True)
     summary = stored(path)
-    runs = sorted([*summary["runs"], row], key=lambda run: run["seed"])
-    seeds = ",".join(str(run["seed"]) for run in runs)
-    plain = {key: value for key, value in serialize_train_config(job.config()).items() if key not in PER_RUN}
-    command = f"python benchmarks/learning.py --preset {cell.preset} --seeds {seeds}"
-    if side == PEER or cell.changes:
-        command = "python benchmarks/learning.py --suite full"
+    others = [run for run in summary["runs"] if run["seed"] != row["seed"]]
+    runs = sorted([*others, row], key=lambda run: run["seed"])
     summary |= {
         ("preset" if side == OURS and not cell.changes else "comparison"): cell.preset,
         "side": side,
         "changes": cell.changes,
         "runs": runs,
-        "command": command,
-        "config": plain,
-        "versions": {**dependency_versions(), **({PEER: version(PEER)} if side == PEER else {})},
-        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        "command": command(cell, side, [run["seed"] for run in runs]),
+        "config": job.stored_config(),
+        "versions": {**dependency_versions(), **versions([SB3] if side == SB3 else [])},
+        "machine": machine(),
     }
     write_json_atomically(path, summary)
 
 
-def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Return the rows of jobs as they end, one after another or in processes of their own."""
+def command(cell: Cell, side: str, seeds: Sequence[int]) -> str:
+    """Return what trains these seeds again."""
+    of_the_suite = cell.changes and cell.total_timesteps is None
+    if side == SB3 or of_the_suite:
+        return "python benchmarks/learning.py --suite full"
+    words = f"python benchmarks/learning.py --preset {cell.preset} --seeds {','.join(map(str, seeds))}"
+    return words if cell.total_timesteps is None else f"{words} --total-timesteps {cell.total_timesteps}"
+
+
+def plan(
+    cells: Sequence[Cell], seeds: Sequence[int], episodes: int, output_dir: Path, results: Path
+) -> tuple[list[Job], list[str]]:
+    """Return the trainings that are not stored yet, and a sentence for each side that cannot be trained here."""
+    jobs: list[Job] = []
+    skipped: list[str] = []
+    for cell in cells:
+        of_sides = {side: [Job(cell, side, seed, output_dir, episodes) for seed in seeds] for side in cell.sides}
+        for side, planned in of_sides.items():
+            path = result_path(cell, side, results)
+            known = stored(path)
+            changed = list(differences(known.get("config", {}), planned[0].stored_config()))
+            if changed:
+                raise SystemExit(f"{path} was trained with another {', '.join(changed)}: move it away to train anew")
+            reasons = planned[0].lacks()
+            skipped += [f"{cell.preset} {side} is left out: {reason}" for reason in reasons]
+            of_sides[side] = [] if reasons else [job for job in planned if job.seed not in seeds_of(known)]
+        # Sides in turn, so that an interrupted suite has as many seeds of both.
+        jobs += sorted((job for planned in of_sides.values() for job in planned), key=lambda job: seeds.index(job.seed))
+    return jobs, skipped
+
+
+def seeds_of(summary: Mapping[str, Any]) -> set[int]:
+    """Return the seeds that a file of results holds."""
+    return {run["seed"] for run in summary["runs"]}
+
+
+def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, dict[str, Any] | BaseException]]:
+    """Return the rows of jobs, or what ended them, as they end: one after another or in processes of their own."""
     if processes == 1:
-        yield from map(Job.run, jobs)
+        for job in jobs:
+            try:
+                yield job, job.run()
+            except Exception as error:
+                yield job, error
         return
-    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
-        yield from pool.imap_unordered(Job.run, jobs)
+    threads = ThreadPoolExecutor(processes)
+    try:
+        running = {threads.submit(job.run_alone): job for job in jobs}
+        for ended in as_completed(running):
+            yield running[ended], ended.exception() or ended.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def report(cells: Sequence[Cell], results: Path) -> Iterator[str]:
@@ -207,54 +279,77 @@ def report(cells: Sequence[Cell], results: Path) -> Iterator[str]:
                 parts.append(f"{side} nothing yet")
                 continue
             spread = ""
-            if len(values) > 1:
+            if len(values) >= SEEDS_FOR_INTERVAL:
                 low, high = bootstrap_interval(values)
                 spread = f" [{low:.1f}, {high:.1f}]"
             parts.append(f"{side} {interquartile_mean(values):.1f}{spread} over {len(values)} seeds")
-        if all(len(values) > 1 for values in scores.values()) and len(scores) == len((OURS, PEER)):
-            ours, peer = scores[OURS], scores[PEER]
+        if len(scores) > 1 and all(len(values) >= SEEDS_FOR_INTERVAL for values in scores.values()):
+            ours, peer = scores[OURS], scores[SB3]
             low, high = probability_of_improvement_interval(ours, peer)
             chance = probability_of_improvement(ours, peer)
             parts.append(f"probability of improvement {chance:.2f} [{low:.2f}, {high:.2f}]")
         yield ", ".join(parts).replace(":,", ":", 1)
 
 
-def main() -> None:
-    """Parse arguments and run what is missing."""
+def compare(cells: Sequence[Cell], seeds: Sequence[int], episodes: int, results: Path, options: Any) -> int:
+    """Train what is not stored yet, report what is, and return the exit status."""
+    jobs, skipped = plan(cells, seeds, episodes, options.output_dir, results)
+    for sentence in skipped:
+        print(sentence)
+    failed: list[str] = []
+    for job, outcome in run_jobs(jobs, options.jobs):
+        name = f"{job.cell.preset} {job.side} seed {job.seed}"
+        if isinstance(outcome, BaseException):
+            failed.append(f"{name} failed, so nothing of it is stored: {type(outcome).__name__}: {outcome}")
+            print(failed[-1], flush=True)
+            continue
+        store(result_path(job.cell, job.side, results), job, outcome)
+        score, steps, seconds = outcome["eval_return_mean"], outcome["steps"], outcome["seconds"]
+        print(f"{name}: {score:.1f}, {steps} steps, {seconds} s", flush=True)
+    for line in [*report(cells, results), *failed]:
+        print(line)
+    return 1 if failed else 0
+
+
+def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
+    """Run what is asked for and return the exit status."""
+    options = _parse(arguments)
+    logging.getLogger("rl_training").setLevel(logging.ERROR)
+    if options.suite == "quick":
+        # Not worth keeping: it shows that everything runs.
+        with tempfile.TemporaryDirectory() as folder:
+            return compare(QUICK, QUICK_SEEDS, QUICK_EPISODES, Path(folder), options)
+    cells: tuple[Cell, ...] = CELLS
+    if options.preset:
+        steps = options.total_timesteps
+        changes, label = ((), "") if steps is None else ((f"total_timesteps={steps}",), str(steps))
+        cells = tuple(Cell(preset, changes, label, (OURS,), steps) for preset in options.preset)
+    return compare(cells, options.seeds or SEEDS, EVALUATION_EPISODES, results, options)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", action="append", default=[], help="preset to train by this package; repeatable")
     parser.add_argument("--suite", choices=("full", "quick"), help="compare with stable-baselines3")
-    parser.add_argument("--seeds", default="1,2,3,4,5", help="comma-separated seeds")
+    parser.add_argument("--seeds", type=_seeds, help="comma-separated seeds; 1 to 5 by default")
     parser.add_argument("--total-timesteps", type=int, help="another budget than the preset's")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/learning"), help="where the run directories go")
-    arguments = parser.parse_args()
-    logging.getLogger("rl_training").setLevel(logging.ERROR)
-    seeds, episodes, results = [int(seed) for seed in arguments.seeds.split(",")], EVALUATION_EPISODES, RESULTS
-    steps = arguments.total_timesteps
-    changes = () if steps is None else (f"total_timesteps={steps}",)
-    label = "" if steps is None else str(steps)
-    cells = tuple(Cell(preset, changes, label, (OURS,)) for preset in arguments.preset)
-    if arguments.suite == "quick":
-        # Not worth keeping: it shows that everything runs.
-        cells, seeds, episodes = QUICK, QUICK_SEEDS, QUICK_EPISODES
-        results = arguments.output_dir / "results"
-    elif arguments.suite == "full":
-        cells = CELLS
-    jobs = [
-        Job(cell, side, seed, arguments.output_dir, episodes)
-        for cell in cells
-        for seed in seeds
-        for side in cell.sides
-        if seed not in {row["seed"] for row in stored(result_path(cell, side, results))["runs"]}
-    ]
-    for job, row in run_jobs(jobs, arguments.jobs):
-        store(result_path(job.cell, job.side, results), job, row)
-        score, steps, seconds = row["eval_return_mean"], row["steps"], row["seconds"]
-        print(f"{job.cell.preset} {job.side} seed {job.seed}: {score:.1f}, {steps} steps, {seconds} s", flush=True)
-    for line in report(cells, results):
-        print(line)
+    options = parser.parse_args(arguments)
+    if not options.preset and options.suite is None:
+        parser.error("say what to train: --preset NAME, --suite full or --suite quick")
+    if options.suite is not None and (options.preset or options.total_timesteps is not None):
+        parser.error("--suite has presets and budgets of its own: leave out --preset and --total-timesteps")
+    if options.suite == "quick" and options.seeds is not None:
+        parser.error("--suite quick has seeds of its own: leave out --seeds")
+    if options.jobs < 1:
+        parser.error("--jobs must be at least 1")
+    return options
+
+
+def _seeds(text: str) -> list[int]:
+    return [int(seed) for seed in text.split(",")]
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

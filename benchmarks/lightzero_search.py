@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speed_parts import PEERS
+from records import PEERS
 
 FOLDER = PEERS / "lightzero"
 

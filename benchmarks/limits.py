@@ -1,32 +1,32 @@
 """How far updates are from the physical limit: their time beside that of their matrix products alone.
 
-    python benchmarks/limits.py --rounds 5
+    python benchmarks/limits.py                # everything; stores the summary in results/
+    python benchmarks/limits.py --algo sac     # one of them; stores nothing
+    python benchmarks/limits.py --quick        # one round of little work; stores nothing
 
 Each case trains as its preset says, with the changes named here, on one thread. The products are made alone, in memory
-that is there already, in the shapes of the update; nothing that learns by them could take less time on this processor.
+that is there already, in the shapes of the update: theirs is the time of torch's own products in these shapes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from records import RESULTS, origin
 from rl_training.experiment.config_files import load_config
+from rl_training.experiment.files import write_json_atomically
 from rl_training.experiment.runs import METRICS
 from rl_training.runtime.workflows import train
-
-RESULTS = Path(__file__).parent / "results"
+from speed_parts import Effort, quickest
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Pass:
     by_weights: bool = False
     by_inputs: bool = False
     """Of every layer but the first."""
+    by_actions: bool = False
+    """Of the first layer too, as where an actor climbs its critics: torch makes the product for all inputs."""
     share: float = 1.0
     """Of the updates that make it."""
 
@@ -53,6 +55,8 @@ class Pass:
             made += [(self.networks, inputs, self.batch, outputs) for inputs, outputs in layers]
         if self.by_inputs:
             made += [(self.networks, self.batch, outputs, inputs) for inputs, outputs in layers[1:]]
+        if self.by_actions:
+            made.append((self.networks, self.batch, self.sizes[1], self.sizes[0]))
         return made
 
 
@@ -90,7 +94,7 @@ CASES = {
             Pass(1, ACTOR, 512),  # for the successors' actions and for its own
             Pass(2, CRITIC, 256),  # targets
             Pass(2, CRITIC, 256, **LEARNED),
-            Pass(2, CRITIC, 256, by_inputs=True),  # what the actor climbs
+            Pass(2, CRITIC, 256, by_inputs=True, by_actions=True),  # what the actor climbs
             Pass(1, ACTOR, 256, forward=False, **LEARNED),
         ),
     ),
@@ -103,21 +107,11 @@ CASES = {
             Pass(1, TD3_ACTOR, 256),
             Pass(2, TD3_CRITIC, 256),
             Pass(2, TD3_CRITIC, 256, **LEARNED),
-            Pass(1, TD3_CRITIC, 256, by_inputs=True, share=0.5),
+            Pass(1, TD3_CRITIC, 256, by_inputs=True, by_actions=True, share=0.5),
             Pass(1, TD3_ACTOR, 256, share=0.5, **LEARNED),
         ),
     ),
 }
-
-
-def quickest(make: Callable[[], Any], repeats: int) -> float:
-    """Return the seconds of the quickest of many calls, which nothing else disturbed."""
-    best = float("inf")
-    for _ in range(repeats):
-        started = time.perf_counter()
-        make()
-        best = min(best, time.perf_counter() - started)
-    return best
 
 
 def seconds_of_products(passes: Sequence[Pass], repeats: int = 300) -> tuple[float, float]:
@@ -132,14 +126,14 @@ def seconds_of_products(passes: Sequence[Pass], repeats: int = 300) -> tuple[flo
     return seconds, operations
 
 
-def seconds_of_training(case: Case) -> tuple[float, float]:
+def seconds_of_training(case: Case, steps: int) -> tuple[float, float]:
     """Return the seconds per gradient step and per environment step collected, from the second logged row on."""
     with tempfile.TemporaryDirectory() as folder:
         fixed = {
             "seed": 1,
-            "total_timesteps": case.steps,
+            "total_timesteps": steps,
             "eval_episodes": 0,
-            "log_interval": case.steps // 10,
+            "log_interval": steps // 10,
             "torch_threads": 1,
             "output_dir": folder,
         }
@@ -147,18 +141,18 @@ def seconds_of_training(case: Case) -> tuple[float, float]:
         rows = map(json.loads, (result.run_dir / METRICS).read_text(encoding="utf-8").splitlines())
         first, *_, last = [row for row in rows if row["event"] == "train"][2:]
     updates = (last["update_count"] - first["update_count"]) * case.updates_per_count
-    steps = last["global_step"] - first["global_step"]
+    collected = last["global_step"] - first["global_step"]
     update = (last["time_update"] - first["time_update"]) / updates
-    return update, (last["time_collect"] - first["time_collect"]) / steps
+    return update, (last["time_collect"] - first["time_collect"]) / collected
 
 
-def measure(name: str, rounds: int) -> dict[str, Any]:
+def measure(name: str, effort: Effort) -> dict[str, Any]:
     """Return the quickest of some rounds, which alternate between training and products."""
     case = CASES[name]
     trainings, products = [], []
-    for _ in range(rounds):
-        trainings.append(seconds_of_training(case))
-        products.append(seconds_of_products(case.passes))
+    for _ in range(effort.rounds):
+        trainings.append(seconds_of_training(case, effort.choose(case.steps, case.steps // 2)))
+        products.append(seconds_of_products(case.passes, effort.choose(300, 30)))
     update, collect = (min(times) for times in zip(*trainings, strict=True))
     limit, operations = min(products)
     return {
@@ -171,28 +165,31 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Parse arguments, measure, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algo", action="append", choices=tuple(CASES), help="which to measure; all by default")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
-    parser.add_argument("--output", type=Path, help="write the summary as JSON")
-    arguments = parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="one round of little work, to see that it runs")
+    parser.add_argument("--output", type=Path, default=RESULTS / "limits.json", help="where the summary goes")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
     torch.set_num_threads(1)
+    effort = Effort(1 if options.quick else options.rounds, options.quick)
     cases = []
-    for algo in arguments.algo or CASES:
-        cases.append(measure(algo, arguments.rounds))
+    for algo in options.algo or CASES:
+        cases.append(measure(algo, effort))
         print(", ".join(f"{name} {value}" for name, value in cases[-1].items()), flush=True)
-    if arguments.output is not None:
+    if not options.quick and not options.algo:
         summary = {
             "benchmark": "limits",
             "settings": "one thread; the quickest round counts, since other load only slows down",
-            "command": f"python benchmarks/limits.py --rounds {arguments.rounds}",
+            "command": f"python benchmarks/limits.py --rounds {options.rounds}",
             "cases": cases,
-            "versions": {name: version(name) for name in ("axiomrl", "torch", "gymnasium", "numpy", "numba")},
-            "machine": {"processor": platform.machine(), "python": platform.python_version()},
+            **origin(),
         }
-        arguments.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_json_atomically(options.output, summary)
 
 
 if __name__ == "__main__":

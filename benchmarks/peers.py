@@ -15,10 +15,17 @@ import torch
 from clock import Clock
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.env_params import env_params
-from rl_training.experiment.schedules import as_schedule
 from rl_training.runtime.streams import derive_seeds
+from same_settings import PLAIN_DQN, PLAIN_SAC, linear, linear_to_the_end, refuse
 
-_ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
+_NAME = "stable-baselines3"
+_ACTIVATIONS = {
+    "tanh": torch.nn.Tanh,
+    "relu": torch.nn.ReLU,
+    "elu": torch.nn.ELU,
+    "gelu": torch.nn.GELU,
+    "silu": torch.nn.SiLU,
+}
 _HIDDEN = {"ppo": [64, 64], "dqn": [64, 64]}
 
 
@@ -104,7 +111,7 @@ def _vector_env(config: TrainConfig) -> Any:
         if key not in ("normalize_observation", "normalize_reward") and key not in params.make_kwargs
     }
     if unknown:
-        raise ValueError(f"the peer has no {', '.join(unknown)}")
+        raise ValueError(f"{_NAME} has no {', '.join(unknown)}")
     env = make_vec_env(config.env_id, n_envs=config.num_envs, seed=config.seed, env_kwargs=params.make_kwargs)
     if params.normalize_observation or params.normalize_reward:
         return VecNormalize(
@@ -118,32 +125,24 @@ def _vector_env(config: TrainConfig) -> Any:
     return env
 
 
-def _scheduled(params: Any, key: str) -> float | Callable[[float], float]:
+def _scheduled(config: TrainConfig, params: Any, key: str) -> float | Callable[[float], float]:
     """Return a number, or the function of the remaining share of the run that the peer takes for a linear schedule."""
-    fixed, schedule = getattr(params, key), getattr(params, f"{key}_schedule")
-    if getattr(params, f"{key}_warmup_steps"):
-        raise ValueError(f"the peer has no warm-up of {key}")
-    if schedule is None:
-        return float(fixed)
-    shape = as_schedule(schedule)
-    if shape.type != "linear" or shape.duration not in (None, 1.0):
-        raise ValueError(f"the peer has no {shape.type} schedule of {key} as configured")
-    start = fixed if shape.start is None else shape.start
-    end = shape.end or 0.0
-    return lambda remaining: end + (start - end) * remaining
-
-
-def _refuse(params: Any, **expected: Any) -> None:
-    """Refuse options that the peer lacks, unless they are switched off."""
-    different = {key: getattr(params, key) for key, value in expected.items() if getattr(params, key) != value}
-    if different:
-        raise ValueError(f"the peer has no {', '.join(f'{key} {value}' for key, value in different.items())}")
+    start, end = linear_to_the_end(_NAME, params, key, config.total_timesteps)
+    return start if start == end else lambda remaining: end + (start - end) * remaining
 
 
 def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
     from stable_baselines3 import PPO
 
-    _refuse(params, clip_value_loss=False, log_std="state_independent", optimizer="adam", ent_coef_schedule=None)
+    refuse(
+        _NAME,
+        params,
+        clip_value_loss=False,
+        log_std="state_independent",
+        optimizer="adam",
+        ent_coef_schedule=None,
+        ent_coef_warmup_steps=0,
+    )
     network: dict[str, Any] = {
         "net_arch": list(params.hidden_sizes or _HIDDEN["ppo"]),
         "activation_fn": _ACTIVATIONS[params.activation],
@@ -154,8 +153,8 @@ def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
     return PPO(
         "MlpPolicy",
         env,
-        learning_rate=_scheduled(params, "learning_rate"),
-        clip_range=_scheduled(params, "clip_coef"),
+        learning_rate=_scheduled(config, params, "learning_rate"),
+        clip_range=_scheduled(config, params, "clip_coef"),
         n_steps=params.num_steps,
         batch_size=params.minibatch_size,
         n_epochs=params.update_epochs,
@@ -174,16 +173,20 @@ def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
     )
 
 
-def _replay_settings(params: Any) -> dict[str, Any]:
-    _refuse(params, hindsight="none")
+def _replay_settings(config: TrainConfig, params: Any) -> dict[str, Any]:
+    refuse(_NAME, params, hindsight="none")
+    # The peer counts steps of all environments together.
+    rounds, rest = divmod(params.train_interval, config.num_envs)
+    if rest or not rounds:
+        raise ValueError(f"{_NAME} has no train_interval {params.train_interval} with {config.num_envs} environments")
     return {
-        "learning_rate": _scheduled(params, "learning_rate"),
+        "learning_rate": _scheduled(config, params, "learning_rate"),
         "buffer_size": params.buffer_size,
         "learning_starts": params.learning_starts,
         "batch_size": params.batch_size,
         "tau": params.tau,
         "gamma": params.gamma,
-        "train_freq": params.train_interval,
+        "train_freq": rounds,
         "gradient_steps": params.gradient_steps,
         "n_steps": params.n_step,
     }
@@ -192,21 +195,22 @@ def _replay_settings(params: Any) -> dict[str, Any]:
 def _dqn(config: TrainConfig, params: Any, env: Any) -> Any:
     from stable_baselines3 import DQN
 
-    off = {"double": False, "dueling": False, "prioritized": False, "noisy": False, "distribution": "none"}
-    _refuse(params, **off, repeat_exponent=None, loss="huber")
-    epsilon = as_schedule(params.epsilon_schedule)
-    assert epsilon.end is not None
-    assert epsilon.duration is not None
+    refuse(_NAME, params, **PLAIN_DQN, loss="huber")
+    start, end, share = linear(_NAME, params, "epsilon", config.total_timesteps)
     return DQN(
         "MlpPolicy",
         env,
-        **_replay_settings(params),
+        **_replay_settings(config, params),
         target_update_interval=params.target_update_interval,
-        exploration_initial_eps=params.epsilon,
-        exploration_final_eps=epsilon.end,
-        exploration_fraction=epsilon.duration,
-        max_grad_norm=params.max_grad_norm,
-        policy_kwargs={"net_arch": list(params.hidden_sizes or _HIDDEN["dqn"])},
+        exploration_initial_eps=start,
+        exploration_final_eps=end,
+        exploration_fraction=share,
+        max_grad_norm=float("inf") if params.max_grad_norm is None else params.max_grad_norm,
+        policy_kwargs={
+            "net_arch": list(params.hidden_sizes or _HIDDEN["dqn"]),
+            "activation_fn": _ACTIVATIONS[params.activation],
+            "optimizer_kwargs": {"eps": params.optimizer_eps},
+        },
         seed=config.seed,
         device="cpu",
     )
@@ -215,13 +219,26 @@ def _dqn(config: TrainConfig, params: Any, env: Any) -> Any:
 def _sac(config: TrainConfig, params: Any, env: Any) -> Any:
     from stable_baselines3 import SAC
 
-    _refuse(params, temperature="auto", target_entropy="auto", num_quantiles=1, batch_norm=False, max_grad_norm=None)
+    refuse(_NAME, params, **PLAIN_SAC)
+    learned = params.temperature == "auto"
     return SAC(
         "MlpPolicy",
         env,
-        **_replay_settings(params),
+        **_replay_settings(config, params),
+        ent_coef=f"auto_{params.temperature_init}" if learned else params.temperature,
+        target_entropy=params.target_entropy,
         use_sde=params.use_sde,
-        policy_kwargs={"net_arch": list(params.hidden_sizes), "n_critics": params.num_critics},
+        sde_sample_freq=params.sde_sample_freq,
+        policy_kwargs={
+            "net_arch": {
+                "pi": list(params.hidden_sizes),
+                "qf": list(params.critic_hidden_sizes or params.hidden_sizes),
+            },
+            "n_critics": params.num_critics,
+            "activation_fn": _ACTIVATIONS[params.activation],
+            "log_std_init": params.log_std_init,
+            "optimizer_kwargs": {"betas": (params.optimizer_beta1, 0.999)},
+        },
         seed=config.seed,
         device="cpu",
     )
@@ -231,17 +248,22 @@ def _td3(config: TrainConfig, params: Any, env: Any) -> Any:
     from stable_baselines3 import TD3
     from stable_baselines3.common.noise import NormalActionNoise
 
-    _refuse(params, max_grad_norm=None)
+    refuse(_NAME, params, max_grad_norm=None)
     actions = int(np.prod(env.action_space.shape))
     return TD3(
         "MlpPolicy",
         env,
-        **_replay_settings(params),
+        **_replay_settings(config, params),
         action_noise=NormalActionNoise(np.zeros(actions), np.full(actions, params.exploration_noise)),
         policy_delay=params.policy_delay,
         target_policy_noise=params.target_noise,
         target_noise_clip=params.target_noise_clip,
-        policy_kwargs={"net_arch": list(params.hidden_sizes), "n_critics": params.num_critics},
+        policy_kwargs={
+            "net_arch": list(params.hidden_sizes),
+            "n_critics": params.num_critics,
+            "activation_fn": _ACTIVATIONS[params.activation],
+            "optimizer_kwargs": {"eps": params.optimizer_eps},
+        },
         seed=config.seed,
         device="cpu",
     )

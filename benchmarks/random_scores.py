@@ -9,19 +9,16 @@ from the action space, seeded once with 0.
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 
+from records import RESULTS, machine
 from rl_training.envs.lookup import find_spec
 from rl_training.experiment.files import write_json_atomically
 from rl_training.experiment.runs import dependency_versions
 from rl_training.zoo.manifests import load_manifests
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def random_returns(env_id: str, episodes: int) -> list[float]:
@@ -58,7 +55,7 @@ def main() -> None:
         "episodes": arguments.episodes,
         "scores": scores,
         "versions": dependency_versions(),
-        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        "machine": machine(),
     }
     write_json_atomically(RESULTS / "random-scores.json", content)
 

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from records import RESULTS, ROOT
 from result_tables import heading, repeat_command, score_text, span, versions
 
-ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
 ALGORITHM_PAGES = ROOT / "docs" / "algorithms"
 # Which algorithms each page of `docs/algorithms/` shows.
 PAGES = {

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from comparisons import Comparison, Entry
-from learning import OURS
+from records import OURS
 from rl_training.zoo.curves import Line, curve_over_seeds
 from rl_training.zoo.palette import STYLES, Style
 from rl_training.zoo.quantities import tick_text
@@ -98,7 +98,7 @@ def _draw_curves(axes: Axes, entries: Sequence[Entry]) -> None:
         if curve.empty:
             continue
         ends.append(curve.end)
-        style = style_of(entry.algo)
+        style, seeds = style_of(entry.algo), f"{len(points)} of {len(entry.runs)}"
         axes.plot(
             curve.x,
             curve.y,
@@ -107,7 +107,7 @@ def _draw_curves(axes: Axes, entries: Sequence[Entry]) -> None:
             marker=style.symbol,
             markersize=5,
             markerfacecolor=_fill(entry),
-            label=entry.name,
+            label=entry.name if len(points) == len(entry.runs) else f"{entry.name} ({seeds} seeds)",
         )
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x, curve.low, curve.high, color=style.light, alpha=0.12, lw=0)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_VERSIONS_SHOWN = ("axiomrl", "torch", "gymnasium", "stable_baselines3", "mujoco", "ale-py", "Box2D")
+_VERSIONS_SHOWN = (
+    *("axiomrl", "torch", "gymnasium"),
+    *("stable_baselines3", "cleanrl", "mctx", "jax", "LightZero", "envpool", "mujoco", "ale-py", "Box2D"),
+)
 
 
 def heading(*columns: str) -> list[str]:
@@ -53,8 +56,15 @@ def package_versions(entries: Sequence[dict[str, Any]], packages: Sequence[str] 
 def machine(entries: Sequence[dict[str, Any]]) -> str:
     """Return the Python and the processors of some results."""
     python = " and ".join(sorted({entry["machine"]["python"] for entry in entries}))
-    processor = " and ".join(sorted({entry["machine"]["processor"] for entry in entries}))
+    processor = " and ".join(sorted({_processor(entry["machine"]) for entry in entries}))
     return f"Python {python} on {processor}"
+
+
+def _processor(machine: dict[str, Any]) -> str:
+    """Return the processor in words; older results know its architecture alone."""
+    if not machine.get("model"):
+        return str(machine["processor"])
+    return f"{machine['processor']} ({machine['model']}, {machine['cores']} cores)"
 
 
 def versions(entries: Sequence[dict[str, Any]]) -> list[str]:

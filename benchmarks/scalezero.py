@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import platform
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from records import RESULTS, machine
 from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.files import write_json_atomically
@@ -26,7 +26,6 @@ from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.workflows import evaluate, train
 
-RESULTS = Path(__file__).parent / "results"
 EVALUATION_EPISODES = 50
 WHOLE = ("preset", "dense", "no-scaling")
 SINGLE = "single-"
@@ -112,7 +111,7 @@ def store(preset: str, cell: dict[str, Any], config: TrainConfig) -> None:
         f"{' --variants all' if everything else ''}"
     )
     summary["versions"] = dependency_versions()
-    summary["machine"] = {"python": platform.python_version(), "processor": platform.machine()}
+    summary["machine"] = machine()
     write_json_atomically(path, summary)
 
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from records import origin
 from rl_training.algorithms.muzero_loss import UnrollBatch
 from rl_training.algorithms.scalezero import ScaleZero
 from rl_training.algorithms.scalezero_models import ScaleZeroModel, compiled_transformer, fastest_model
@@ -210,8 +209,7 @@ def main() -> None:
             "settings": f"the network of {PRESET}, one thread. {COLUMNS}",
             "cases": cases,
             "updates": [updates],
-            "versions": {name: version(name) for name in ("axiomrl", "numpy", "numba", "torch")},
-            "machine": {"processor": platform.machine(), "python": platform.python_version()},
+            **origin(),
         }
         arguments.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 

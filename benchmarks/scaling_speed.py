@@ -9,7 +9,6 @@ processor, so that other programs on the machine disturb less.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -20,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from peers import make_peer
+from records import OURS, SB3, why_missing
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.config_files import load_config
 from speed_parts import Effort, Outcome, alternate, quotients
-from training_speed import SB3_MISSING, train_ours, train_sb3
+from training_speed import train_ours, train_sb3
 
 AXES = {"width": (64, 128, 256, 512), "environments": (1, 4, 16, 64), "replay": (10_000, 100_000, 1_000_000)}
 ROLLOUT = 1_024
-OURS, PEER = "ours", "stable_baselines3"
 _PRESETS = {"ppo": "ppo-cartpole", "dqn": "dqn-cartpole", "sac": "sac-pendulum"}
 _SETTINGS = {
     "ppo": ("algo_kwargs.minibatch_size=256", "algo_kwargs.update_epochs=4"),
@@ -89,10 +88,15 @@ def points(effort: Effort) -> list[list[Point]]:
     return [row(algo, *axis) for algo in _PRESETS for axis in AXES.items() if (algo, axis[0]) != ("ppo", "replay")]
 
 
+def settings(effort: Effort) -> str:
+    """Return what is measured, in words."""
+    return "64x64, batch 64 (ppo: rollouts of 1,024, minibatch 256, 4 epochs) but for what is varied, one thread"
+
+
 def measure(effort: Effort) -> Outcome:
     """Train at every point by both sides in turn."""
-    missing = [SB3_MISSING] if importlib.util.find_spec("stable_baselines3") is None else []
-    sides = {OURS: _train_ours} if missing else {OURS: _train_ours, PEER: _train_peer}
+    reason = why_missing(SB3)
+    sides = {OURS: _train_ours, SB3: _train_peer} if reason is None else {OURS: _train_ours}
     ratios: dict[str, list[float]] = {}
     growth: list[dict[str, Any]] = []
     for row in points(effort):
@@ -107,14 +111,12 @@ def measure(effort: Effort) -> Outcome:
                 entry[f"{name}_growth"] = round(cost / smallest[name], 2)
             print("scaling: " + ", ".join(f"{key} {value}" for key, value in entry.items()), flush=True)
             growth.append({**entry, "seconds_per_step": rounds})
-            if not missing:
+            if reason is None:
                 name = f"{point.algo} {point.axis} {point.value}: stable-baselines3"
-                ratios[name] = quotients(rounds, PEER, OURS)
+                ratios[name] = quotients(rounds, SB3, OURS)
     return Outcome(
-        settings="64x64, batch 64 (ppo: rollouts of 1,024, minibatch 256, 4 epochs) but for what is varied, one thread",
-        clock="processor time",
         ratios=ratios,
-        missing=missing,
+        missing=[] if reason is None else [reason],
         details={"growth": growth},
     )
 
@@ -130,9 +132,6 @@ def _train_peer(point: Point, effort: Effort, seed: int) -> float:
     with tempfile.TemporaryDirectory() as directory:
         config = point.config(seed, effort, directory)
     model, warm_up = make_peer(config), _warm_up(config)
-    if point.algo != "ppo":
-        # The peer counts steps of all environments together.
-        model.train_freq = model.train_freq._replace(frequency=1)
     if point.axis == "replay":
         _fill(model.replay_buffer)
         config = dataclasses.replace(config, total_timesteps=config.total_timesteps - warm_up)

@@ -27,21 +27,25 @@ import startup
 import sum_tree
 import sweep_speed
 import training_speed
+from records import RESULTS
 from rl_training.experiment.files import write_json_atomically
 from speed_guard import check
-from speed_parts import RESULTS, Benchmark, Effort, Outcome, spread, spread_words, summary
+from speed_parts import Benchmark, Effort, Outcome, spread, spread_words, summary
 
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        *(Benchmark(name, partial(training_speed.measure, name)) for name in training_speed.CASES),
-        Benchmark("search", search_speed.measure),
-        Benchmark("environments", env_speed.measure),
-        Benchmark("startup", startup.measure, rounds=9),
-        Benchmark("checkpoints", checkpoint_speed.measure),
-        Benchmark("sweep", sweep_speed.measure, rounds=3),
-        Benchmark("scaling", scaling_speed.measure, rounds=3),
-        Benchmark("priorities", sum_tree.measure),
+        *(
+            Benchmark(name, partial(training_speed.measure, name), partial(training_speed.settings, name))
+            for name in training_speed.CASES
+        ),
+        Benchmark("search", search_speed.measure, search_speed.settings, search_speed.CLOCK),
+        Benchmark("environments", env_speed.measure, env_speed.settings, env_speed.CLOCKS),
+        Benchmark("startup", startup.measure, startup.settings, rounds=9),
+        Benchmark("checkpoints", checkpoint_speed.measure, checkpoint_speed.settings, "the clock"),
+        Benchmark("sweep", sweep_speed.measure, sweep_speed.settings, "the clock", rounds=3),
+        Benchmark("scaling", scaling_speed.measure, scaling_speed.settings, rounds=3),
+        Benchmark("priorities", sum_tree.measure, sum_tree.settings),
     )
 }
 QUICK_ROUNDS, CHECK_ROUNDS = 1, 3
@@ -72,7 +76,7 @@ def main(
                 for reason in outcome.missing:
                     print(f"{benchmark.name}: {reason}")
         except BaseException:
-            rest = " ".join(f"--only {one.name}" for one in left)
+            rest = " ".join([*_flags(options), *(f"--only {one.name}" for one in left)])
             print(f"stopped in {benchmark.name}; to go on: python benchmarks/speed.py {rest}", flush=True)
             raise
         left.pop(0)
@@ -81,9 +85,11 @@ def main(
         found[benchmark.name] = outcome
         _say(benchmark.name, outcome)
         if not options.quick and not options.check:
-            command = f"python benchmarks/speed.py --only {benchmark.name} --rounds {rounds}"
-            write_json_atomically(results / f"speed-{benchmark.name}.json", summary(benchmark.name, outcome, command))
-    _print_table(found)
+            write_json_atomically(results / f"speed-{benchmark.name}.json", summary(benchmark, outcome, effort))
+    _print_table([(benchmarks[name], outcome) for name, outcome in found.items()])
+    if options.check and not found:
+        print("Nothing could be compared, so the check says nothing: run without --check to store ratios first.")
+        return 1
     if options.check:
         print("\n".join(falls) or "No ratio fell by more than a quarter below the stored one.")
     return 1 if falls else 0
@@ -102,16 +108,23 @@ def _parse(arguments: Sequence[str] | None, benchmarks: Mapping[str, Benchmark])
     return options
 
 
+def _flags(options: argparse.Namespace) -> list[str]:
+    """Return how the command was asked to measure, as it was written."""
+    flags = [f"--{mode}" for mode in ("quick", "check") if getattr(options, mode)]
+    return flags if options.rounds is None else [*flags, f"--rounds {options.rounds}"]
+
+
 def _say(name: str, outcome: Outcome) -> None:
     for ratio, values in outcome.ratios.items():
         print(f"{name}: {ratio}: {spread_words(spread(values))}", flush=True)
 
 
-def _print_table(found: Mapping[str, Outcome]) -> None:
+def _print_table(found: Sequence[tuple[Benchmark, Outcome]]) -> None:
     lines = [("benchmark", "ratio", "median (smallest..largest)", "clock")]
-    for name, outcome in found.items():
+    for benchmark, outcome in found:
         lines += [
-            (name, ratio, spread_words(spread(values)), outcome.clock) for ratio, values in outcome.ratios.items()
+            (benchmark.name, ratio, spread_words(spread(values)), benchmark.clock)
+            for ratio, values in outcome.ratios.items()
         ]
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     print()

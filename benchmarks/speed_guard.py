@@ -31,20 +31,25 @@ def read_stored(name: str, results: Path) -> dict[str, Any] | None:
 
 
 def check(benchmark: Benchmark, effort: Effort, results: Path) -> tuple[Outcome | None, list[str]]:
-    """Measure a benchmark again and return what was found and a sentence for every ratio that fell, twice in a row."""
+    """Measure a benchmark again and return what was found and a sentence for every ratio that fell, twice in a row.
+
+    Nothing is found where no stored ratio can be compared.
+    """
     stored = read_stored(benchmark.name, results)
     if stored is None:
         print(f"{benchmark.name}: nothing is stored to compare with; run without --check first")
         return None, []
-    outcome = benchmark.measure(effort)
-    if (stored.get("settings"), stored.get("clock")) != (outcome.settings, outcome.clock):
+    if (stored.get("settings"), stored.get("clock")) != (benchmark.settings(effort), benchmark.clock):
         print(f"{benchmark.name}: what is stored was measured in another way; run without --check to store it anew")
-        return outcome, []
+        return None, []
+    outcome = benchmark.measure(effort)
     for reason in outcome.missing:
         print(f"{benchmark.name}: {reason}")
     unmeasured = [name for name in stored["ratios"] if name not in outcome.ratios]
     if unmeasured:
         print(f"{benchmark.name}: not measured here: {', '.join(unmeasured)}")
+    if len(unmeasured) == len(stored["ratios"]):
+        return None, []
     falls = fallen(stored["ratios"], outcome.ratios)
     if falls:
         # Other load on the machine passes, a regression stays.

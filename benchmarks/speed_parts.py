@@ -1,20 +1,18 @@
-"""What every speed benchmark shares: alternating rounds, ratios with their spread, and peers that may be missing."""
+"""What the speed benchmarks share: alternating rounds, ratios with their spread, and peers that may be missing."""
 
 from __future__ import annotations
 
-import platform
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, TypeVar
 
-ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
-PEERS = ROOT / "build"
-"""Where peers are installed whose requirements do not fit ours."""
-PACKAGES = ("axiomrl", "torch", "gymnasium", "numpy", "numba", "stable_baselines3", "mctx", "jax", "envpool", "Box2D")
+from records import origin
+
+COMMAND_LINE = (sys.executable, "-c", "import sys; from rl_training.cli import main; sys.exit(main())")
+"""Starts `axiomrl` of the package that is imported here."""
 
 T = TypeVar("T")
 
@@ -36,9 +34,6 @@ class Effort:
 class Outcome:
     """What a benchmark found."""
 
-    settings: str
-    clock: str
-    """Whose time was measured."""
     ratios: dict[str, list[float]]
     """One per round, by name; the higher, the better for this package."""
     missing: list[str] = field(default_factory=list)
@@ -53,6 +48,10 @@ class Benchmark:
 
     name: str
     measure: Callable[[Effort], Outcome]
+    settings: Callable[[Effort], str]
+    """What is measured, in words; results of other words cannot be compared."""
+    clock: str = "processor time"
+    """Whose time is measured."""
     rounds: int = 5
 
 
@@ -68,6 +67,16 @@ def alternate(sides: Mapping[str, Callable[[int], T]], rounds: int) -> list[dict
 def quotients(rows: Sequence[Mapping[str, float]], above: str, below: str) -> list[float]:
     """Return one side's numbers divided by the other's, round by round."""
     return [row[above] / row[below] for row in rows]
+
+
+def quickest(make: Callable[[], Any], repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of the quickest of some calls, which other load on the machine disturbed least."""
+    times = []
+    for _ in range(repeats):
+        started = clock()
+        make()
+        times.append(clock() - started)
+    return min(times)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -86,27 +95,15 @@ def spread_words(ratio: Mapping[str, float]) -> str:
     return f"{ratio['median']:.2f} ({ratio['smallest']:.2f}..{ratio['largest']:.2f})"
 
 
-def summary(name: str, outcome: Outcome, command: str) -> dict[str, Any]:
+def summary(benchmark: Benchmark, outcome: Outcome, effort: Effort) -> dict[str, Any]:
     """Return what is stored of a benchmark."""
     return {
-        "benchmark": f"speed-{name}",
-        "command": command,
-        "settings": outcome.settings,
-        "clock": outcome.clock,
+        "benchmark": f"speed-{benchmark.name}",
+        "command": f"python benchmarks/speed.py --only {benchmark.name} --rounds {effort.rounds}",
+        "settings": benchmark.settings(effort),
+        "clock": benchmark.clock,
         "ratios": {ratio: spread(values) for ratio, values in outcome.ratios.items()},
         "missing": outcome.missing,
         **outcome.details,
-        "versions": installed_versions(PACKAGES),
-        "machine": {"processor": platform.machine(), "python": platform.python_version()},
+        **origin(),
     }
-
-
-def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the packages that are there."""
-    found = {}
-    for name in packages:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

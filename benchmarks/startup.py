@@ -7,20 +7,24 @@ import subprocess
 import sys
 from functools import partial
 
-from speed_parts import Effort, Outcome, alternate, quotients
+from speed_parts import COMMAND_LINE, Effort, Outcome, alternate, quotients
 
 PEER = "import torch"
 
 
+def settings(effort: Effort) -> str:
+    """Return what is measured, in words."""
+    return f"processes of their own; how many times as long `{PEER}` takes"
+
+
 def commands() -> dict[str, list[str]]:
     """Return what is measured, by name."""
-    command_line = "import sys; from rl_training.cli import main; sys.exit(main())"
     return {
         PEER: [sys.executable, "-c", PEER],
         "import rl_training": [sys.executable, "-c", "import rl_training"],
-        "axiomrl --version": [sys.executable, "-c", command_line, "--version"],
-        "axiomrl --help": [sys.executable, "-c", command_line, "--help"],
-        "axiomrl train --help": [sys.executable, "-c", command_line, "train", "--help"],
+        "axiomrl --version": [*COMMAND_LINE, "--version"],
+        "axiomrl --help": [*COMMAND_LINE, "--help"],
+        "axiomrl train --help": [*COMMAND_LINE, "train", "--help"],
     }
 
 
@@ -28,8 +32,6 @@ def measure(effort: Effort) -> Outcome:
     """Start every command in turn and say how many times each would fit into the peer's time."""
     rows = alternate({name: partial(_seconds, command) for name, command in commands().items()}, effort.rounds)
     return Outcome(
-        settings=f"processes of their own; how much longer `{PEER}` takes",
-        clock="processor time",
         ratios={name: quotients(rows, PEER, name) for name in commands() if name != PEER},
         details={"rounds": rows},
     )

@@ -19,6 +19,11 @@ CAPACITY = 1_000_000
 BATCH = 256
 
 
+def settings(effort: Effort) -> str:
+    """Return what is measured, in words."""
+    return f"{BATCH} of {CAPACITY:,} transitions; our time includes the update of their priorities"
+
+
 def measure(effort: Effort) -> Outcome:
     """Let the two draw in turn and compare their times per draw."""
     generator = np.random.default_rng(0)
@@ -43,8 +48,6 @@ def measure(effort: Effort) -> Outcome:
         effort.rounds,
     )
     return Outcome(
-        settings=f"{BATCH} of {CAPACITY:,} transitions; our time includes the update of their priorities",
-        clock="processor time",
         ratios={"numpy.random.choice": quotients(rows, "numpy", "ours")},
         details={"rounds": rows},
     )

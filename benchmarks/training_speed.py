@@ -8,7 +8,6 @@ learned the same.
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -21,15 +20,14 @@ import torch
 
 import cleanrl_scripts
 from peers import make_peer
+from records import OURS, SB3, why_missing
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.workflows import evaluate, train
 from speed_parts import Effort, Outcome, alternate
 
-CLOCK = "processor time"
-SB3_MISSING = "stable-baselines3 is not installed: pip install 'axiomrl[bench]'"
-_OURS, _SB3, _CLEANRL = "ours", "stable_baselines3", "cleanrl"
+_CLEANRL = "cleanrl"
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,9 @@ CASES = {
         preset="ppo-cartpole",
         settings=(),
         sides={
-            "ours": Side(_OURS),
-            "ours_compiled": Side(_OURS, ("algo_kwargs.compile=true",)),
-            "stable_baselines3": Side(_SB3),
+            "ours": Side(OURS),
+            "ours_compiled": Side(OURS, ("algo_kwargs.compile=true",)),
+            "stable_baselines3": Side(SB3),
             "cleanrl": Side(_CLEANRL),
         },
         ratios={
@@ -96,9 +94,9 @@ CASES = {
             "algo_kwargs.hidden_sizes=[64,64]",
         ),
         sides={
-            "ours": Side(_OURS),
-            "stable_baselines3": Side(_SB3),
-            "ours_as_cleanrl": Side(_OURS, _AS_CLEANRL),
+            "ours": Side(OURS),
+            "stable_baselines3": Side(SB3),
+            "ours_as_cleanrl": Side(OURS, _AS_CLEANRL),
             "cleanrl": Side(_CLEANRL, _AS_CLEANRL),
         },
         ratios={
@@ -113,7 +111,7 @@ CASES = {
         words="Pendulum-v1, 256x256, batch 256, one gradient step per environment step",
         preset="sac-pendulum",
         settings=("algo_kwargs.buffer_size=1_000_000",),
-        sides={"ours": Side(_OURS), "stable_baselines3": Side(_SB3), "cleanrl": Side(_CLEANRL)},
+        sides={"ours": Side(OURS), "stable_baselines3": Side(SB3), "cleanrl": Side(_CLEANRL)},
         ratios={"stable-baselines3": ("ours", "stable_baselines3"), "CleanRL": ("ours", "cleanrl")},
         steps=5_000,
         quick_steps=1_400,
@@ -154,25 +152,26 @@ class MarkUpdates(Callback):
         self.marks.note(event.step)
 
 
+def settings(name: str, effort: Effort) -> str:
+    """Return what is measured in a case, in words."""
+    case = CASES[name]
+    return f"{case.words}, {effort.choose(case.steps, case.quick_steps):,} steps, one torch thread"
+
+
 def measure(name: str, effort: Effort) -> Outcome:
     """Let the sides of a case train in turn, one seed per round."""
     case, missing = CASES[name], []
     steps = effort.choose(case.steps, case.quick_steps)
     sides = dict(case.sides)
-    if importlib.util.find_spec("stable_baselines3") is None:
-        missing.append(SB3_MISSING)
-        sides = {key: side for key, side in sides.items() if side.who != _SB3}
-    reason = cleanrl_scripts.why_missing(name)
-    if reason is not None:
-        missing.append(reason)
-        sides = {key: side for key, side in sides.items() if side.who != _CLEANRL}
+    for who, reason in ((SB3, why_missing(SB3)), (_CLEANRL, cleanrl_scripts.why_missing(name))):
+        if reason is not None:
+            missing.append(reason)
+            sides = {key: side for key, side in sides.items() if side.who != who}
     ratios = {ratio: pair for ratio, pair in case.ratios.items() if set(pair) <= set(sides)}
     # Without its peer there is nothing to compare a side with.
     sides = {key: side for key, side in sides.items() if any(key in pair for pair in ratios.values())}
     rows = alternate({key: partial(_train, case, side, effort) for key, side in sides.items()}, effort.rounds)
     return Outcome(
-        settings=f"{case.words}, {steps:,} steps, one torch thread",
-        clock=CLOCK,
         ratios={
             ratio: [row[ours]["steps_per_second"] / row[peer]["steps_per_second"] for row in rows]
             for ratio, (ours, peer) in ratios.items()
@@ -205,7 +204,7 @@ def _train(case: Case, side: Side, effort: Effort, seed: int) -> dict[str, float
             processor, clock = cleanrl_scripts.run(config, Path(directory))
             score: dict[str, float] = {}
         else:
-            train_side = train_ours if side.who == _OURS else train_sb3
+            train_side = train_ours if side.who == OURS else train_sb3
             marks, eval_return = train_side(config, episodes=effort.choose(20, 1))
             processor, clock = marks.rates(case.warm_up)
             score = {"eval_return": eval_return}

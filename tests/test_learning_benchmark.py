@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import learning
+from records import SB3
 
 
 def job(cell: Any, side: str = "ours", seed: int = 1) -> Any:
@@ -48,6 +51,37 @@ def test_algorithms_with_a_replay_get_the_numbers_of_the_preset() -> None:
     assert model("dqn-cartpole").n_steps == 5
 
 
+def test_networks_optimizers_and_temperature_are_those_of_the_configuration() -> None:
+    settings = ("activation=tanh", "critic_hidden_sizes=[32]", "temperature_init=0.5", "optimizer_beta1=0.5")
+    sac = model("sac-pendulum", *(f"algo_kwargs.{setting}" for setting in settings))
+    assert [type(layer).__name__ for layer in sac.actor.latent_pi] == ["Linear", "Tanh", "Linear", "Tanh"]
+    assert [layer.out_features for layer in sac.critic.q_networks[0] if hasattr(layer, "weight")] == [32, 1]
+    assert sac.log_ent_coef.exp().item() == pytest.approx(0.5)
+    assert sac.actor.optimizer.defaults["betas"] == (0.5, 0.999)
+    assert model("sac-pendulum", "algo_kwargs.temperature=0.2").ent_coef_tensor.item() == pytest.approx(0.2)
+    sde = model("sac-pendulum", "algo_kwargs.use_sde=true", "algo_kwargs.log_std_init=-2.0")
+    assert (sde.use_sde, sde.sde_sample_freq, sde.actor.log_std_init) == (True, 8, -2.0)
+    for preset in ("dqn-lunarlander", "td3-pendulum"):
+        peer = model(preset, "algo_kwargs.activation=elu", "algo_kwargs.optimizer_eps=1e-4")
+        assert "ELU" in str(peer.policy)
+        assert "ReLU" not in str(peer.policy)
+        network = peer.policy if preset.startswith("dqn") else peer.critic
+        assert network.optimizer.defaults["eps"] == 1e-4
+
+
+def test_epsilon_falls_over_the_same_steps() -> None:
+    whole = model("dqn-lunarlander", "algo_kwargs.epsilon_schedule={start: 0.5, end: 0.2, duration: null}")
+    assert (whole.exploration_initial_eps, whole.exploration_final_eps, whole.exploration_fraction) == (0.5, 0.2, 1.0)
+    changes = ("total_timesteps=50_000", "algo_kwargs.epsilon_schedule={type: linear, duration: 10_000}")
+    assert model("dqn-lunarlander", *changes).exploration_fraction == 0.2
+    fixed = model("dqn-lunarlander", "algo_kwargs.epsilon_schedule=null", "algo_kwargs.epsilon=0.1")
+    assert (fixed.exploration_initial_eps, fixed.exploration_final_eps) == (0.1, 0.1)
+
+
+def test_rounds_of_updates_come_after_as_many_steps_of_all_environments() -> None:
+    assert model("dqn-lunarlander", "num_envs=2").train_freq.frequency == 2
+
+
 @pytest.mark.parametrize(
     ("preset", "changes", "problem"),
     [
@@ -55,6 +89,15 @@ def test_algorithms_with_a_replay_get_the_numbers_of_the_preset() -> None:
         ("dqn-lunarlander", ("algo_kwargs.double=true",), "double True"),
         ("ppo-cartpole", ("env_kwargs.frame_stack=2",), "frame_stack"),
         ("ppo-cartpole", ("algo_kwargs.learning_rate_warmup_steps=10",), "warm-up of learning_rate"),
+        ("ppo-cartpole", ("algo_kwargs.ent_coef_warmup_steps=10",), "ent_coef_warmup_steps 10"),
+        ("ppo-cartpole", ("algo_kwargs.learning_rate_schedule={type: linear, duration: 0.5}",), "a share of 0.5"),
+        ("dqn-lunarlander", ("algo_kwargs.epsilon_warmup_steps=10",), "warm-up of epsilon"),
+        ("dqn-lunarlander", ("algo_kwargs.epsilon_schedule={type: cosine, end: 0.1}",), "cosine schedule of epsilon"),
+        ("dqn-lunarlander", ("num_envs=8",), "train_interval 4 with 8 environments"),
+        ("sac-pendulum", ("algo_kwargs.policy_delay=2",), "policy_delay 2"),
+        ("sac-pendulum", ("algo_kwargs.target_network=false",), "target_network False"),
+        ("sac-pendulum", ("algo_kwargs.optimizer_eps=1e-5",), "optimizer_eps 1e-05"),
+        ("td3-pendulum", ("algo_kwargs.max_grad_norm=1.0",), "max_grad_norm 1.0"),
     ],
 )
 def test_what_the_peer_lacks_is_refused(preset: str, changes: tuple[str, ...], problem: str) -> None:
@@ -69,7 +112,7 @@ def test_every_comparison_of_the_suite_can_be_made() -> None:
 
     for cell in (*learning.CELLS, *learning.QUICK):
         config = job(cell).config()
-        if learning.PEER in cell.sides:
+        if SB3 in cell.sides:
             assert make_peer(config).num_timesteps == 0
     names = [learning.result_path(cell, side, Path()).name for cell in learning.CELLS for side in cell.sides]
     assert len(set(names)) == len(names)
@@ -89,3 +132,124 @@ def test_results_are_kept_and_told_by_the_package_s_statistics(tmp_path: Path) -
     # Of nine pairs ours is better in seven and equal in one.
     assert "probability of improvement 0.83" in line
     assert line.startswith("ppo-cartpole: ours 450.0 [")
+
+
+def test_two_seeds_have_no_interval(tmp_path: Path) -> None:
+    cell = learning.Cell("ppo-cartpole")
+    for side in cell.sides:
+        for seed, score in enumerate((100.0, 200.0), start=1):
+            row = {"seed": seed, "eval_return_mean": score}
+            learning.store(learning.result_path(cell, side, tmp_path), job(cell, side, seed), row)
+    (line,) = learning.report([cell], tmp_path)
+    assert line == "ppo-cartpole: ours 150.0 over 2 seeds, stable_baselines3 150.0 over 2 seeds"
+
+
+ROW = {"steps": 1, "seconds": 1.0, "eval_return_mean": 5.0}
+
+
+@dataclass(frozen=True)
+class Fatal(learning.Job):
+    """A training that its seed ends."""
+
+    def run(self) -> dict[str, Any]:
+        if self.seed == 1:
+            os._exit(3)
+        if self.seed == 2:
+            raise SystemExit("left")
+        return {"seed": self.seed, **ROW}
+
+
+def test_a_training_that_dies_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(learning, "Job", Fatal)
+    assert learning.main(["--preset", "ppo-cartpole", "--seeds", "1,2,3", "--jobs", "2"], tmp_path) == 1
+    stored = json.loads((tmp_path / "ppo-cartpole.json").read_text())
+    assert stored["runs"] == [{"seed": 3, **ROW}]
+    died, left = sorted(capsys.readouterr().out.splitlines()[-2:])
+    assert died.startswith("ppo-cartpole ours seed 1 failed, so nothing of it is stored: BrokenProcessPool")
+    assert left == "ppo-cartpole ours seed 2 failed, so nothing of it is stored: SystemExit: left"
+
+
+def test_one_after_another_a_failure_does_not_end_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(job: Any) -> dict[str, Any]:
+        if job.seed == 1:
+            raise RuntimeError("the training was failed")
+        return {"seed": job.seed, **ROW}
+
+    monkeypatch.setattr(learning.Job, "run", run)
+    given = ["--preset", "ppo-cartpole", "--total-timesteps", "900", "--seeds"]
+    assert learning.main([*given, "1,2"], tmp_path) == 1
+    assert learning.main([*given, "3,2"], tmp_path) == 0
+    stored = json.loads((tmp_path / "ppo-cartpole-900.json").read_text())
+    assert [row["seed"] for row in stored["runs"]] == [2, 3]
+    again = "python benchmarks/learning.py --preset ppo-cartpole --seeds 2,3 --total-timesteps 900"
+    assert stored["command"] == again
+    assert {"model", "cores"} <= stored["machine"].keys()
+
+
+def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[str] = []
+
+    def run(job: Any) -> dict[str, Any]:
+        trained.append(job.cell.preset)
+        return {"seed": job.seed, **ROW}
+
+    monkeypatch.setattr(learning.Job, "run", run)
+    monkeypatch.setattr(learning.Job, "lacks", lambda job: [])
+    for _ in range(2):
+        assert learning.main(["--suite", "quick", "--output-dir", str(tmp_path / "runs")], tmp_path) == 0
+    assert len(trained) == 2 * len(learning.QUICK) * len(learning.QUICK_SEEDS) * 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("", "say what to train: --preset NAME, --suite full or --suite quick"),
+        ("--suite full --preset ppo-cartpole", "leave out --preset and --total-timesteps"),
+        ("--suite full --total-timesteps 10", "leave out --preset and --total-timesteps"),
+        ("--suite quick --seeds 1", "leave out --seeds"),
+        ("--preset ppo-cartpole --jobs 0", "--jobs must be at least 1"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(given: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        learning.main(given.split())
+    assert left.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_seed_that_is_stored_again_replaces_its_row(tmp_path: Path) -> None:
+    cell = learning.Cell("ppo-cartpole")
+    path = learning.result_path(cell, "ours", tmp_path)
+    for score in (1.0, 2.0):
+        learning.store(path, job(cell), {"seed": 1, "eval_return_mean": score})
+    assert json.loads(path.read_text())["runs"] == [{"seed": 1, "eval_return_mean": 2.0}]
+
+
+def test_results_of_another_configuration_are_not_mixed(tmp_path: Path) -> None:
+    cell = learning.Cell("ppo-cartpole", sides=("ours",))
+    path = learning.result_path(cell, "ours", tmp_path)
+    learning.store(path, job(cell), {"seed": 1, **ROW})
+    jobs, _ = learning.plan([cell], [1, 2], 3, Path("runs"), tmp_path)
+    assert [one.seed for one in jobs] == [2]
+    stored = json.loads(path.read_text())
+    stored["config"]["algo_kwargs"]["gamma"] = 0.5
+    path.write_text(json.dumps(stored))
+    with pytest.raises(SystemExit, match=r"was trained with another algo_kwargs.gamma: move it away"):
+        learning.plan([cell], [1, 2], 3, Path("runs"), tmp_path)
+
+
+def test_what_cannot_be_trained_here_is_said_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    cells = [learning.Cell("ppo-cartpole"), learning.Cell("dqn-lunarlander", sides=("ours",))]
+    jobs, skipped = learning.plan(cells, [2, 1], 3, Path("runs"), tmp_path)
+    assert [(one.cell.preset, one.side, one.seed) for one in jobs] == [
+        ("ppo-cartpole", "ours", 2),
+        ("ppo-cartpole", "ours", 1),
+    ]
+    assert skipped == [
+        "ppo-cartpole stable_baselines3 is left out: stable-baselines3 is not installed: pip install 'axiomrl[bench]'",
+        "dqn-lunarlander ours is left out: Box2D is not installed: pip install 'axiomrl[box2d]'",
+    ]

@@ -10,8 +10,9 @@ import pytest
 
 import limits
 import render_performance
-import render_results
+import result_tables
 from docs_pages import ROOT, marked_section
+from records import RESULTS, processor_model
 
 SPEED = {
     "benchmark": "speed-ppo",
@@ -64,7 +65,7 @@ def _store(folder: Path, *summaries: dict[str, Any]) -> None:
 
 def test_the_page_shows_what_is_stored() -> None:
     page = ROOT / "docs" / render_performance.PAGE
-    assert marked_section(page, "results") == render_performance.render_performance(render_results.RESULTS)
+    assert marked_section(page, "results") == render_performance.render_performance(RESULTS)
 
 
 def test_ratios_growth_and_limits_have_their_tables(tmp_path: Path) -> None:
@@ -83,6 +84,36 @@ def test_the_products_of_a_pass_are_those_of_its_layers() -> None:
     assert one.products() == [(2, 7, 3, 5), (2, 7, 5, 1), (2, 3, 7, 5), (2, 5, 7, 1), (2, 7, 1, 5)]
     _, operations = limits.seconds_of_products([one, limits.Pass(1, (2, 2), 2, share=0.5)], repeats=1)
     assert operations == 2 * 2 * (7 * 15 + 7 * 5 + 7 * 15 + 7 * 5 + 7 * 5) + 0.5 * 2 * 8
+
+
+def test_an_actor_that_climbs_its_critics_needs_the_slope_of_their_first_layer() -> None:
+    one = limits.Pass(2, (3, 5, 1), 7, by_inputs=True, by_actions=True)
+    assert one.products() == [(2, 7, 3, 5), (2, 7, 5, 1), (2, 7, 1, 5), (2, 7, 5, 3)]
+    assert [one.by_actions for one in limits.CASES["sac"].passes] == [False, False, False, True, False]
+    assert [one.by_actions for one in limits.CASES["td3"].passes] == [False, False, False, True, False]
+
+
+def test_limits_are_stored_where_all_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "measure", lambda algo, effort: {"algo": algo, "rounds": effort.rounds})
+    file = tmp_path / "limits.json"
+    limits.main(["--quick", "--output", str(file)])
+    limits.main(["--algo", "sac", "--output", str(file)])
+    assert not file.exists()
+    limits.main(["--rounds", "2", "--output", str(file)])
+    stored = json.loads(file.read_text())
+    assert stored["command"] == "python benchmarks/limits.py --rounds 2"
+    assert stored["cases"] == [{"algo": algo, "rounds": 2} for algo in limits.CASES]
+    assert {"torch", "axiomrl"} <= stored["versions"].keys()
+
+
+def test_machines_of_old_and_new_summaries_are_told(tmp_path: Path) -> None:
+    old = {"machine": {"processor": "x86_64", "python": "3.11"}}
+    new = {"machine": {"processor": "x86_64", "model": "Some CPU", "cores": 2, "python": "3.11"}}
+    assert result_tables.machine([old]) == "Python 3.11 on x86_64"
+    assert result_tables.machine([old, new]) == "Python 3.11 on x86_64 and x86_64 (Some CPU, 2 cores)"
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor\t: 0\nmodel name\t: Some CPU: fast\nprocessor\t: 1\nmodel name\t: Other\n")
+    assert processor_model(file) == "Some CPU: fast"
 
 
 @pytest.mark.parametrize("name", limits.CASES)

@@ -13,11 +13,11 @@ import pytest
 
 from comparisons import Comparison, environments, read_comparisons
 from docs_pages import ROOT, read_page
-from learning import CELLS, EVALUATION_EPISODES, OURS, PEER, Cell, Job, result_path
+from learning import CELLS, EVALUATION_EPISODES, Cell, Job, result_path
+from records import OURS, RESULTS, SB3
 from render_comparison import plot_path, render_comparison, write_comparison
 from rl_training.runtime.run_utils import serialize_train_config
 
-RESULTS = ROOT / "benchmarks" / "results"
 DOCS = ROOT / "docs"
 PPO, DQN = Cell("ppo-cartpole"), Cell("dqn-cartpole")
 LANDER = Cell("ppo-lunarlander", ("total_timesteps=400_000",), "short")
@@ -73,7 +73,7 @@ def drawn_environments() -> dict[str, list[Comparison]]:
 def test_the_numbers_are_those_of_the_stored_seeds(tmp_path: Path) -> None:
     # Of five scores the outer two are left out: (200 + 300 + 400) / 3 and (210 + 220 + 350) / 3.
     store(tmp_path, PPO, OURS, [100.0, 200.0, 300.0, 400.0, 500.0])
-    store(tmp_path, PPO, PEER, [350.0, 110.0, 220.0, 210.0, 400.0])
+    store(tmp_path, PPO, SB3, [350.0, 110.0, 220.0, 210.0, 400.0])
     lines = page(tmp_path, PPO)
     # 0, 1, 3, 4.5 and 5 of the peer's five lie below each of ours, the tie at 400 counted half: 13.5 of 25 pairs.
     overview = r"\| CartPole-v1 \| PPO \| 300\.0 \[.*\] \| 260\.0 \[.*\] \| 0\.54 \[(0\.\d\d), (\d\.\d\d)\] \| 5, 5 \|"
@@ -90,7 +90,7 @@ def test_the_numbers_are_those_of_the_stored_seeds(tmp_path: Path) -> None:
 def test_a_probability_below_the_line_is_marked(tmp_path: Path) -> None:
     # 1, 1, 2, 2 and 5 of the peer's five lie below each of ours: 11 of 25 pairs.
     store(tmp_path, PPO, OURS, [1.0, 2.0, 3.0, 4.0, 5.0])
-    store(tmp_path, PPO, PEER, [0.5, 2.5, 4.1, 4.2, 4.5])
+    store(tmp_path, PPO, SB3, [0.5, 2.5, 4.1, 4.2, 4.5])
     lines = page(tmp_path, PPO)
     (overview,) = (line for line in lines if line.startswith("| CartPole-v1 | PPO |"))
     assert re.search(r"\| 0\.44 \[0\.\d\d, \d\.\d\d\] \*\*below 0\.45\*\* \|", overview)
@@ -99,7 +99,7 @@ def test_a_probability_below_the_line_is_marked(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said_and_not_filled_in(tmp_path: Path) -> None:
     store(tmp_path, PPO, OURS, [500.0] * 5)
-    store(tmp_path, PPO, PEER, [480.0, 490.0])
+    store(tmp_path, PPO, SB3, [480.0, 490.0])
     store(tmp_path, MUZERO, OURS, [500.0] * 5)
     lines = page(tmp_path, PPO, DQN, MUZERO)
     assert "| CartPole-v1 | PPO | 500.0 [500.0, 500.0] | 485.0 | - | 5, 2 of 5 |" in lines
@@ -128,7 +128,7 @@ def test_processor_time_is_shown_for_the_seeds_that_have_it(tmp_path: Path) -> N
 
 
 def test_every_source_is_named_with_seeds_changes_command_versions_and_machine(tmp_path: Path) -> None:
-    store(tmp_path, LANDER, PEER, [200.0, 210.0])
+    store(tmp_path, LANDER, SB3, [200.0, 210.0])
     name = "stable_baselines3-ppo-lunarlander-short.json"
     assert (
         f"| [{name}](../benchmarks/results/{name}) | LunarLander-v3 | stable-baselines3 | 1, 2 | 100 "
@@ -139,8 +139,8 @@ def test_every_source_is_named_with_seeds_changes_command_versions_and_machine(t
 
 def test_sides_with_other_settings_are_refused(tmp_path: Path) -> None:
     store(tmp_path, PPO, OURS, [500.0])
-    config = serialize_train_config(Job(PPO, PEER, 1, Path("runs"), 100).config())
-    store(tmp_path, PPO, PEER, [500.0], config=config | {"algo_kwargs": config["algo_kwargs"] | {"gamma": 0.5}})
+    config = serialize_train_config(Job(PPO, SB3, 1, Path("runs"), 100).config())
+    store(tmp_path, PPO, SB3, [500.0], config=config | {"algo_kwargs": config["algo_kwargs"] | {"gamma": 0.5}})
     with pytest.raises(ValueError) as raised:
         page(tmp_path, PPO)
     assert str(raised.value) == "the sides of ppo-cartpole were trained with another algo_kwargs.gamma"
@@ -163,7 +163,7 @@ def test_the_same_results_give_the_same_picture_and_others_another(tmp_path: Pat
         folder = tmp_path / name
         folder.mkdir()
         store(folder, PPO, OURS, [100.0, 200.0, last])
-        store(folder, PPO, PEER, [150.0])
+        store(folder, PPO, SB3, [150.0])
         write_comparison([PPO, LANDER], folder, folder)
         assert [file.name for file in (folder / "plots").iterdir()] == ["CartPole-v1.svg"]
         pictures.append((folder / plot_path("CartPole-v1")).read_bytes())
@@ -175,7 +175,7 @@ def test_a_picture_shows_curves_with_bands_and_every_seed(tmp_path: Path) -> Non
     from result_plots import draw
 
     store(tmp_path, PPO, OURS, [100.0, 200.0, 300.0])
-    store(tmp_path, PPO, PEER, [150.0, 160.0])
+    store(tmp_path, PPO, SB3, [150.0, 160.0])
     (comparison,) = read_comparisons([PPO], tmp_path)
     curves, finals = draw("CartPole-v1", comparison.entries).axes
     ours, peer = curves.lines
@@ -186,6 +186,20 @@ def test_a_picture_shows_curves_with_bands_and_every_seed(tmp_path: Path) -> Non
     assert len(curves.collections) == 1, "two seeds have no band"
     assert [list(line.get_xdata()) for line in finals.lines] == [[100, 200, 300], [150, 160]]  # type: ignore[arg-type]
     assert [text.get_text() for text in finals.get_yticklabels()] == ["PPO, ours", "PPO, stable-baselines3"]
+
+
+@needs_matplotlib
+def test_the_legend_says_how_many_seeds_have_curves(tmp_path: Path) -> None:
+    from result_plots import draw
+
+    store(tmp_path, PPO, OURS, [100.0, 200.0])
+    path = result_path(PPO, OURS, tmp_path)
+    summary = json.loads(path.read_text())
+    del summary["runs"][0]["evaluations"]
+    path.write_text(json.dumps(summary))
+    (comparison,) = read_comparisons([PPO], tmp_path)
+    curves, _ = draw("CartPole-v1", comparison.entries[:1]).axes
+    assert [line.get_label() for line in curves.lines] == ["PPO, ours (1 of 2 seeds)"]
 
 
 @needs_matplotlib
@@ -235,5 +249,5 @@ def test_every_shown_file_tells_where_its_numbers_come_from(cell: Cell) -> None:
         assert all(run["eval_episodes"] == EVALUATION_EPISODES for run in entry.runs)
         assert summary["command"].startswith("python benchmarks/learning.py ")
         assert {"python", "processor"} <= summary["machine"].keys()
-        packages = ["torch", "gymnasium", "stable_baselines3" if entry.side == PEER else "axiomrl"]
+        packages = ["torch", "gymnasium", "stable_baselines3" if entry.side == SB3 else "axiomrl"]
         assert [package for package in packages if not summary["versions"].get(package)] == [], f"{name} lacks versions"

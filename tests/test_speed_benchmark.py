@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cleanrl_scripts
+import env_speed
 import lightzero_search
 import scaling_speed
 import search_speed
 import speed
 import training_speed
+from records import RESULTS, versions_beside
 from rl_training.experiment.config_files import load_config
 from speed_guard import fallen
-from speed_parts import RESULTS, Benchmark, Effort, Outcome, alternate
+from speed_parts import Benchmark, Effort, Outcome, alternate, quickest
 
 
 class Measured:
@@ -32,11 +36,15 @@ class Measured:
     def measure(self, effort: Effort) -> Outcome:
         self.efforts.append(effort)
         ratios = {name: [value] * effort.rounds for name, value in next(self._ratios).items()}
-        return Outcome("one thread", "processor time", ratios, self._missing, {"rounds": []})
+        return Outcome(ratios, self._missing, {"rounds": []})
+
+
+def benchmark(name: str, measure: Callable[[Effort], Outcome]) -> Benchmark:
+    return Benchmark(name, measure, lambda effort: "one thread")
 
 
 def run(results: Path, *arguments: str, measured: list[Measured]) -> int:
-    return speed.main(arguments, {one.name: Benchmark(one.name, one.measure) for one in measured}, results)
+    return speed.main(arguments, {one.name: benchmark(one.name, one.measure) for one in measured}, results)
 
 
 def store(results: Path, name: str, **ratios: float) -> None:
@@ -91,9 +99,42 @@ def test_what_cannot_be_compared_is_said_and_does_not_fail(tmp_path: Path, capsy
     said = capsys.readouterr().out.splitlines()
     assert "new: nothing is stored to compare with; run without --check first" in said
     assert not new.efforts
+    assert not sweep.efforts
     assert "search: mctx is not installed: pip install mctx" in said
     assert "search: not measured here: mctx" in said
     assert "sweep: what is stored was measured in another way; run without --check to store it anew" in said
+
+
+def test_a_check_that_compares_nothing_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, "search", mctx=1.5)
+    measured = [Measured("new", {"peer": 1.0}), Measured("search", {"torch": 5.0})]
+    assert run(tmp_path, "--check", measured=measured) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "Nothing could be compared, so the check says nothing: run without --check to store ratios first."
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (["--check"], "--check --only second"),
+        (["--check", "--rounds", "2"], "--check --rounds 2 --only second"),
+        (["--quick"], "--quick --only second"),
+    ],
+)
+def test_going_on_keeps_how_it_was_begun(
+    given: list[str], advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(effort: Effort) -> Outcome:
+        raise KeyboardInterrupt
+
+    store(tmp_path, "first", peer=2.0)
+    store(tmp_path, "second", peer=2.0)
+    first = Measured("first", {"peer": 2.0})
+    benchmarks = {"first": benchmark("first", first.measure), "second": benchmark("second", interrupted)}
+    with pytest.raises(KeyboardInterrupt):
+        speed.main(given, benchmarks, tmp_path)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"stopped in second; to go on: python benchmarks/speed.py {advice}"
 
 
 def test_every_summary_is_stored_as_its_benchmark_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,9 +144,9 @@ def test_every_summary_is_stored_as_its_benchmark_ends(tmp_path: Path, capsys: p
 
     first = Measured("first", {"peer": 2.0})
     benchmarks = {
-        "first": Benchmark("first", first.measure),
-        "second": Benchmark("second", interrupted),
-        "third": Benchmark("third", interrupted),
+        "first": benchmark("first", first.measure),
+        "second": benchmark("second", interrupted),
+        "third": benchmark("third", interrupted),
     }
     with pytest.raises(KeyboardInterrupt):
         speed.main([], benchmarks, tmp_path)
@@ -167,7 +208,7 @@ def test_a_script_that_does_not_run_is_said_with_its_reason(monkeypatch: pytest.
 def test_the_speed_of_a_script_is_read_between_its_first_and_last_mark(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # Nine marks of 256 steps, 20 ms apart, after a start-up of ten times that.
+    # Ten marks, so nine intervals of 256 steps and 20 ms, after a start-up of ten times that.
     body = "import time; time.sleep(0.2)\nfor _ in range(10): print('SPS: 1'); time.sleep(0.02)\n"
     script = tmp_path / "cleanrl" / "ppo.py"
     script.parent.mkdir()
@@ -208,6 +249,29 @@ def test_cleanrl_gets_the_numbers_of_the_configuration() -> None:
         cleanrl_scripts.arguments(load_config(preset="dqn-cartpole", set_values=training_speed.CASES["dqn"].settings))
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("ppo", "algo_kwargs.optimizer_eps=1e-8", "optimizer_eps 1e-08"),
+        ("ppo", "algo_kwargs.learning_rate_schedule={type: linear, end: 1e-4}", "learning_rate that ends at 0.0001"),
+        ("ppo", "env_kwargs.normalize_observation=true", "normalize_observation"),
+        ("dqn", "algo_kwargs.double=true", "double True"),
+        ("dqn", "algo_kwargs.activation=tanh", "activation tanh"),
+        ("dqn", "algo_kwargs.epsilon_warmup_steps=10", "warm-up of epsilon"),
+        ("dqn", "num_envs=2", "num_envs 2"),
+        ("sac", "algo_kwargs.policy_delay=2", "policy_delay 2"),
+        ("sac", "algo_kwargs.critic_hidden_sizes=[64]", r"critic_hidden_sizes \(64,\)"),
+        ("sac", "algo_kwargs.temperature_init=0.5", "temperature_init 0.5"),
+        ("sac", "algo_kwargs.use_sde=true", "use_sde True"),
+    ],
+)
+def test_what_cleanrl_lacks_is_refused(name: str, change: str, problem: str) -> None:
+    case = training_speed.CASES[name]
+    settings = (*case.settings, *case.sides["cleanrl"].changes, change)
+    with pytest.raises(ValueError, match=f"CleanRL has no {problem}"):
+        cleanrl_scripts.arguments(load_config(preset=case.preset, set_values=settings))
+
+
 def test_both_sides_can_train_every_case_and_every_point() -> None:
     pytest.importorskip("stable_baselines3")
     from peers import make_peer
@@ -226,8 +290,50 @@ def test_rates_leave_out_the_warm_up_and_the_first_update() -> None:
     assert marks.rates(warm_up=10) == (4 / 2.0, 4 / 8.0)
 
 
-def test_what_is_stored_can_be_checked() -> None:
-    for name in ("ppo", "dqn", "sac", "search", "startup", "priorities"):
-        stored = json.loads((RESULTS / f"speed-{name}.json").read_text())
-        assert stored["ratios"]
-        assert all(ratio["median"] > 0 for ratio in stored["ratios"].values())
+@pytest.mark.parametrize("name", speed.BENCHMARKS)
+def test_what_is_stored_can_be_checked(name: str) -> None:
+    path = RESULTS / f"speed-{name}.json"
+    if not path.exists():
+        pytest.skip("not measured yet")
+    stored = json.loads(path.read_text())
+    assert stored["ratios"]
+    assert all(ratio["median"] > 0 for ratio in stored["ratios"].values())
+    if "model" not in stored["machine"]:
+        pytest.skip("measured before summaries told the processor's model, with other settings")
+    program, script, *words = stored["command"].split()
+    assert (program, script) == ("python", "benchmarks/speed.py")
+    options, measured = speed._parse(words, speed.BENCHMARKS), speed.BENCHMARKS[name]
+    assert options.only == [name]
+    assert (stored["settings"], stored["clock"]) == (measured.settings(Effort(options.rounds)), measured.clock)
+
+
+def test_the_quickest_call_counts_by_the_clock_that_is_given() -> None:
+    ticks = iter([0.0, 5.0, 10.0, 12.0, 20.0, 23.0])
+    assert quickest(lambda: None, 3, lambda: next(ticks)) == 2.0
+
+
+def test_peers_in_folders_of_their_own_tell_their_versions(tmp_path: Path) -> None:
+    assert versions_beside(tmp_path) == {}
+    metadata = tmp_path / "lightzero" / "lightzero-0.2.0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: LightZero\nVersion: 0.2.0\n")
+    assert versions_beside(tmp_path) == {"LightZero": "0.2.0"}
+
+
+def test_an_environment_that_envpool_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_speed, "why_missing", lambda package: None)
+    pool = types.SimpleNamespace(list_all_envs=lambda: ["CartPole-v1", "LunarLander-v2"])
+    monkeypatch.setitem(sys.modules, "envpool", pool)
+    found = env_speed.pooled_tasks(["CartPole-v1", "LunarLander-v3"])
+    assert found == (["CartPole-v1"], ["EnvPool has no LunarLander-v3"])
+
+
+def test_mctx_is_compared_by_the_clock_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_speed, "why_missing", lambda package: None)
+    monkeypatch.setattr(search_speed, "mctx_search", lambda *given: lambda: None)
+    monkeypatch.setattr(search_speed, "SIZES", ((1, 2),))
+    outcome = search_speed.measure(Effort(1, quick=True))
+    (row, _) = outcome.details["rounds"]
+    assert outcome.ratios["muzero 1x2: mctx"] == [row["compiled_by_the_clock"] / row["mctx"]]
+    assert outcome.ratios["muzero 1x2: torch"] == [row["compiled"] / row["torch"]]
+    assert not any("clock" in name for name in outcome.ratios)

@@ -1,0 +1,78 @@
+"""What every benchmark shares: where results are stored, who is compared, and where they were measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+PEERS = ROOT / "build"
+"""Where peers are installed whose requirements do not fit ours."""
+OURS, SB3 = "ours", "stable_baselines3"
+"""What the sides are called in stored results."""
+PACKAGES = ("axiomrl", "torch", "gymnasium", "numpy", "numba", SB3, "mctx", "jax", "envpool", "Box2D")
+_PACKAGES_BESIDE = {"cleanrl": "cleanrl", "LightZero": "lightzero"}
+"""Peers by their folder in `PEERS`."""
+_MISSING = {
+    SB3: "stable-baselines3 is not installed: pip install 'axiomrl[bench]'",
+    "mctx": "mctx is not installed: pip install 'axiomrl[bench]'",
+    "Box2D": "Box2D is not installed: pip install 'axiomrl[box2d]'",
+    "envpool": "EnvPool is not installed: pip install envpool",
+}
+_PROCESSOR = Path("/proc/cpuinfo")
+
+
+def why_missing(package: str) -> str | None:
+    """Return how to get a package that is not there, or None where it is."""
+    return None if importlib.util.find_spec(package) else _MISSING[package]
+
+
+def origin() -> dict[str, Any]:
+    """Return what a summary says of where it was measured."""
+    return {"versions": {**versions(PACKAGES), **versions_beside()}, "machine": machine()}
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the packages that are there."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def versions_beside(peers: Path = PEERS) -> dict[str, str]:
+    """Return the versions of the peers that have folders of their own."""
+    return {
+        name: found.version
+        for name, folder in _PACKAGES_BESIDE.items()
+        for found in distributions(name=name, path=[str(peers / folder)])
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return what tells machines apart, without their names."""
+    return {
+        "processor": platform.machine(),
+        "model": processor_model(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def processor_model(file: Path = _PROCESSOR) -> str:
+    """Return the processor's name as Linux tells it, elsewhere as Python does."""
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor()
