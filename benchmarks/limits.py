@@ -185,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         summary = {
             "benchmark": "limits",
             "settings": "one thread; the quickest round counts, since other load only slows down",
+            "clock": "the clock",
             "command": f"python benchmarks/limits.py --rounds {options.rounds}",
             "cases": cases,
             **origin(),

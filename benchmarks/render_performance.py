@@ -23,6 +23,7 @@ def render_performance(results_dir: Path) -> str:
     speeds = [entry for entry in stored if str(entry.get("benchmark", "")).startswith("speed-")]
     limits = [entry for entry in stored if entry.get("benchmark") == "limits"]
     blocks: list[Sequence[str]] = [["### Ratios"], _ratios(speeds)]
+    blocks += [_checkpoints(entry) for entry in speeds if "share_of_training" in entry]
     for entry in speeds:
         if entry.get("growth"):
             blocks += [["### How the cost grows"], [f"{entry['settings'].capitalize()}."], _growth(entry["growth"])]
@@ -34,14 +35,19 @@ def render_performance(results_dir: Path) -> str:
 
 
 def _ratios(speeds: Sequence[dict[str, Any]]) -> list[str]:
-    table = heading("benchmark", "against", "median (smallest..largest)", "settings", "whose time")
+    table = heading("benchmark", "against", "median (smallest..largest)")
     for entry in speeds:
         if entry.get("growth"):  # one line per point would be no table to read
             continue
         name = entry["benchmark"].removeprefix("speed-")
         for against, ratio in entry["ratios"].items():
-            table.append(row(name, against, spread_words(ratio), entry["settings"], entry["clock"]))
+            table.append(row(name, against, spread_words(ratio)))
     return table
+
+
+def _checkpoints(entry: dict[str, Any]) -> list[str]:
+    shares = ", ".join(f"{share:.1%} of {algo}'s" for algo, share in entry["share_of_training"].items())
+    return [f"Checkpoints, ten per training, take {shares} time in the trainings measured here."]
 
 
 def _growth(points: Sequence[dict[str, Any]]) -> list[str]:
@@ -78,7 +84,8 @@ def _limits(cases: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _sources(entries: Sequence[dict[str, Any]]) -> list[str]:
-    table = heading("benchmark", "command", "not measured")
+    table = heading("benchmark", "command", "settings", "whose time", "not measured")
     for entry in entries:
-        table.append(row(entry["benchmark"], f"`{entry['command']}`", "; ".join(entry.get("missing", ())) or "-"))
+        missing = "; ".join(entry.get("missing", ())) or "-"
+        table.append(row(entry["benchmark"], f"`{entry['command']}`", entry["settings"], entry["clock"], missing))
     return table

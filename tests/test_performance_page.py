@@ -42,6 +42,8 @@ GROWTH = {
 }
 LIMITS = {
     "benchmark": "limits",
+    "settings": "one thread",
+    "clock": "the clock",
     "command": "python benchmarks/limits.py --rounds 5",
     "cases": [
         {
@@ -69,13 +71,18 @@ def test_the_page_shows_what_is_stored() -> None:
 
 
 def test_ratios_growth_and_limits_have_their_tables(tmp_path: Path) -> None:
-    _store(tmp_path, SPEED, GROWTH, LIMITS, {"benchmark": "random_scores"})
+    saved = {**SPEED, "benchmark": "speed-checkpoints", "share_of_training": {"ppo": 0.025, "dqn": 0.001}}
+    _store(tmp_path, SPEED, GROWTH, LIMITS, saved, {"benchmark": "random_scores"})
     text = render_performance.render_performance(tmp_path)
-    assert "| ppo | stable-baselines3 | 3.46 (3.00..4.00) | CartPole-v1 | processor time |" in text
+    assert "| ppo | stable-baselines3 | 3.46 (3.00..4.00) |" in text
     assert "| dqn | width of both hidden layers | 64 | 300.0 | 1.0 | - | - |" in text
     assert "| dqn | transitions in the replay | 1,000,000 | 450.0 | 1.5 | 900.0 | 1.2 |" in text
+    assert (
+        "Checkpoints, ten per training, take 2.5% of ppo's, 0.1% of dqn's time in the trainings measured here." in text
+    )
     assert "| sac | 6,000 | 3,600 | 60% | 150.0 | 400.0 |" in text
-    assert "| speed-ppo | `python benchmarks/speed.py --only ppo --rounds 3` | CleanRL is not installed |" in text
+    source = "| speed-ppo | `python benchmarks/speed.py --only ppo --rounds 3` | CartPole-v1 | processor time |"
+    assert f"{source} CleanRL is not installed |" in text
 
 
 def test_the_products_of_a_pass_are_those_of_its_layers() -> None:
