@@ -89,9 +89,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def spread_words(ratio: Mapping[str, float]) -> str:
-    """Return a stored ratio in words; old files know the median alone."""
-    if "smallest" not in ratio:
-        return f"{ratio['median']:.2f}"
+    """Return a stored ratio in words."""
     return f"{ratio['median']:.2f} ({ratio['smallest']:.2f}..{ratio['largest']:.2f})"
 
 
