@@ -97,6 +97,11 @@ QUICK = (
 QUICK_SEEDS, QUICK_EPISODES = [1, 2], 10
 
 
+def only_errors() -> None:
+    """Let this process say nothing of its trainings but what goes wrong."""
+    logging.getLogger("rl_training").setLevel(logging.ERROR)
+
+
 @dataclass(frozen=True)
 class Job:
     """One training of one side."""
@@ -109,7 +114,6 @@ class Job:
 
     def run(self) -> dict[str, Any]:
         """Train and evaluate, and return the row to store."""
-        logging.getLogger("rl_training").setLevel(logging.ERROR)
         config = self.config()
         if self.side == OURS:
             row = train_ours(config, self.episodes)
@@ -121,7 +125,8 @@ class Job:
 
     def run_alone(self) -> dict[str, Any]:
         """Do so in a process of its own, whose end takes no other training with it."""
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context, initializer=only_errors) as process:
             return process.submit(self.run).result()
 
     def config(self) -> TrainConfig:
@@ -314,7 +319,6 @@ def compare(cells: Sequence[Cell], seeds: Sequence[int], episodes: int, results:
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     """Run what is asked for and return the exit status."""
     options = _parse(arguments)
-    logging.getLogger("rl_training").setLevel(logging.ERROR)
     if options.suite == "quick":
         # Not worth keeping: it shows that everything runs.
         with tempfile.TemporaryDirectory() as folder:
@@ -352,4 +356,5 @@ def _seeds(text: str) -> list[int]:
 
 
 if __name__ == "__main__":
+    only_errors()
     raise SystemExit(main())
