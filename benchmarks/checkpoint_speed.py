@@ -21,7 +21,6 @@ from peers import make_peer
 from records import SB3, why_missing
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_files import load_config
 from rl_training.experiment.state_files import read_state
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.run_utils import save_training_checkpoint
@@ -95,19 +94,8 @@ def measure(effort: Effort) -> Outcome:
 
 def _train(algo: str, effort: Effort, directory: Path, seed: int) -> tuple[float, Path]:
     """Return the share of a training's time that checkpoints left over, and its last checkpoint."""
-    case, callback = CASES[algo], CheckpointTime()
-    config = load_config(
-        preset=case.preset,
-        overrides={
-            "seed": seed,
-            "total_timesteps": effort.choose(case.steps, case.quick_steps),
-            "eval_episodes": 0,
-            "torch_threads": 1,
-            "output_dir": str(directory),
-        },
-        set_values=case.settings,
-    )
-    result = train(config, callbacks=[callback])
+    callback = CheckpointTime()
+    result = train(CASES[algo].config(seed, effort, str(directory)), callbacks=[callback])
     assert result.checkpoint_path is not None
     return callback.rest(), result.checkpoint_path
 

@@ -55,6 +55,17 @@ class Case:
     warm_up: int = 0
     """Environment steps without updates."""
 
+    def config(self, seed: int, effort: Effort, directory: str, changes: tuple[str, ...] = ()) -> TrainConfig:
+        """Return the configuration of one training."""
+        fixed = {
+            "seed": seed,
+            "total_timesteps": effort.choose(self.steps, self.quick_steps),
+            "eval_episodes": 0,
+            "torch_threads": 1,
+            "output_dir": directory,
+        }
+        return load_config(preset=self.preset, overrides=fixed, set_values=(*self.settings, *changes))
+
 
 # CleanRL's network and loss are written down in its script.
 _AS_CLEANRL = ("algo_kwargs.hidden_sizes=[120,84]", "algo_kwargs.loss=squared", "algo_kwargs.max_grad_norm=null")
@@ -189,17 +200,7 @@ def measure(name: str, effort: Effort) -> Outcome:
 def _train(case: Case, side: Side, effort: Effort, seed: int) -> dict[str, float]:
     """Train one side and return what is stored of it."""
     with tempfile.TemporaryDirectory() as directory:
-        config = load_config(
-            preset=case.preset,
-            overrides={
-                "seed": seed,
-                "total_timesteps": effort.choose(case.steps, case.quick_steps),
-                "eval_episodes": 0,
-                "torch_threads": 1,
-                "output_dir": directory,
-            },
-            set_values=(*case.settings, *side.changes),
-        )
+        config = case.config(seed, effort, directory, side.changes)
         if side.who == _CLEANRL:
             processor, clock = cleanrl_scripts.run(config, Path(directory))
             score: dict[str, float] = {}

@@ -21,7 +21,7 @@ from replay_parts import (
     parameters_of,
     random_batch,
 )
-from rl_training.algorithms.td3 import TD3, DDPGParams, TD3Params, td3_critic_loss
+from rl_training.algorithms.td3 import TD3, DDPGParams, TD3Params, td3_critic_loss, td3_target
 
 
 def _critic_loss(
@@ -46,8 +46,9 @@ def _critic_loss(
 
     batch = batch_of([2.0] * rows, [discount] * rows, action=[[0.0]] * rows)
     settings = TD3Params(**params)
-    parts: list[Any] = [critic, target_critic, target_actor, batch, torch.tensor(noise).unsqueeze(1), settings]
-    loss, value = td3_critic_loss(*parts)
+    parts: list[Any] = [target_critic, target_actor, batch, torch.tensor(noise).unsqueeze(1), settings]
+    judge: Any = critic
+    loss, value = td3_critic_loss(judge, batch, td3_target(*parts))
     assert value.item() == 2.0
     return asked[0].squeeze(1).tolist(), loss.item()
 

@@ -119,8 +119,8 @@ def ppo_gradient(
 ) -> dict[str, Tensor]:
     """Put the gradient of `ppo_loss` into a plain model and return the loss's parts.
 
-    It is what autograd finds, in half the time: small networks are bound by the number of operations, and
-    autograd records, orders and accumulates as many again. `slopes` may be a compiled `loss_slopes`.
+    It is what autograd finds, in less time: small networks are bound by the number of operations, and autograd
+    records, orders and accumulates as many again. `slopes` may be a compiled `loss_slopes`.
     """
     trace = model.trace(batch.observation)
     by_policy, by_value, parts = (slopes or loss_slopes)(

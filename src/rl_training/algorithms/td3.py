@@ -65,42 +65,26 @@ class DDPGParams(TD3Params):
     """Standard deviation of the noise on the target policy's actions."""
 
 
-def td3_critic_loss(
-    critic: StackedCritic,
-    target_critic: StackedCritic,
-    target_actor: DeterministicActor,
-    batch: ReplayBatch,
-    noise: Tensor,
-    params: TD3Params,
-) -> tuple[Tensor, Tensor]:
-    """Return the critics' loss and the mean predicted value; `noise` [B, size] smooths the target policy."""
-    target = td3_target(target_critic, target_actor, batch, noise, params)
-    predicted = critic(batch.observation, batch.action).squeeze(2)  # [critics, B]
-    return (predicted - target).square().mean(dim=1).sum(), predicted.detach().mean()
-
-
 @torch.no_grad()
 def td3_target(
     target_critic: StackedCritic, target_actor: DeterministicActor, batch: ReplayBatch, noise: Tensor, params: TD3Params
 ) -> Tensor:
-    """Return what the critics should have said [B]."""
+    """Return what the critics should say [B]; `noise` [B, size] smooths the target policy."""
     smoothing = (noise * params.target_noise).clamp(-params.target_noise_clip, params.target_noise_clip)
     action = (target_actor(batch.next_observation) + smoothing).clamp(-1.0, 1.0)
     value = target_critic(batch.next_observation, action).amin(dim=0).squeeze(1)
     return batch.reward + batch.discount * value
 
 
+def td3_critic_loss(critic: StackedCritic, batch: ReplayBatch, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the critics' loss for targets [B], and the mean predicted value."""
+    predicted = critic(batch.observation, batch.action).squeeze(2)  # [critics, B]
+    return (predicted - target).square().mean(dim=1).sum(), predicted.detach().mean()
+
+
 @torch.no_grad()
-def td3_critic_gradient(
-    critic: StackedCritic,
-    target_critic: StackedCritic,
-    target_actor: DeterministicActor,
-    batch: ReplayBatch,
-    noise: Tensor,
-    params: TD3Params,
-) -> tuple[Tensor, Tensor]:
+def td3_critic_gradient(critic: StackedCritic, batch: ReplayBatch, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return what `td3_critic_loss` does, and put its gradient into plain critics."""
-    target = td3_target(target_critic, target_actor, batch, noise, params)
     trace = critic.trace(batch.observation, batch.action)
     error = trace[-1] - target.unsqueeze(1)  # [critics, B, 1]
     critic.backward(trace, error * (2 / len(target)))
@@ -190,10 +174,9 @@ class TD3:
         """Make one gradient step of the critics and, when it is due, of the actor and the targets."""
         step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
         noise = torch.empty_like(batch.action).normal_(generator=generator)
+        target = td3_target(self.target_critic, self.target_actor, batch, noise, self.params)
         critic_formula = td3_critic_gradient if self._by_hand else td3_critic_loss
-        value_loss, value = critic_formula(
-            self.critic, self.target_critic, self.target_actor, batch, noise, self.params
-        )
+        value_loss, value = critic_formula(self.critic, batch, target)
         norm = self._descend(self.critic_optimizer, value_loss, step)
         metrics = {"loss_critic": value_loss.detach(), "q_mean": value, "gradient_norm": norm}
         self._updates += 1
