@@ -33,6 +33,25 @@ from rl_training.search.search import SearchResult, TreeSearch
 from rl_training.search.transformer import Transformer
 
 
+def make_network(params: ScaleZeroParams, tasks: Sequence[TaskSpec], generator: torch.Generator) -> ScaleZeroNetwork:
+    """Return the network of the parameters' sizes."""
+    return ScaleZeroNetwork(
+        tasks,
+        width=params.width,
+        layers=params.layers,
+        heads=params.heads,
+        context_steps=params.context_steps,
+        expert_size=params.expert_size,
+        experts=params.experts,
+        top_k=params.top_k,
+        adapters=params.adapters,
+        adapter_rank=params.adapter_rank,
+        hidden_size=params.hidden_size,
+        support_size=params.support_size,
+        generator=generator,
+    )
+
+
 class ScaleZero:
     """The shared model, its slower copy for targets, their optimizer, and the search over them."""
 
@@ -52,24 +71,11 @@ class ScaleZero:
         self.device = device
         self.names = tuple(observation_space.spaces)
         self.actions = [DiscreteActions(action_space[name]) for name in self.names]
-        self.network = ScaleZeroNetwork(
-            [
-                TaskSpec(name, observation_space[name], actions.count)
-                for name, actions in zip(self.names, self.actions, strict=True)
-            ],
-            width=params.width,
-            layers=params.layers,
-            heads=params.heads,
-            context_steps=params.context_steps,
-            expert_size=params.expert_size,
-            experts=params.experts,
-            top_k=params.top_k,
-            adapters=params.adapters,
-            adapter_rank=params.adapter_rank,
-            hidden_size=params.hidden_size,
-            support_size=params.support_size,
-            generator=generator,
-        ).to(device)
+        tasks = [
+            TaskSpec(name, observation_space[name], actions.count)
+            for name, actions in zip(self.names, self.actions, strict=True)
+        ]
+        self.network = make_network(params, tasks, generator).to(device)
         self.target_network = copy.deepcopy(self.network).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_network.parameters())
         self.optimizer = FlatOptimizer(self.network.parameters(), "adam", eps=params.optimizer_eps)

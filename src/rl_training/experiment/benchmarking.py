@@ -15,13 +15,10 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.files import storage_errors, write_json_atomically
-from rl_training.experiment.runs import sanitize, utc_now
+from rl_training.experiment.runs import SCORE, SUITE_SCORE, sanitize, utc_now
 from rl_training.experiment.sweeps import COMPLETED, RUNNING, BenchmarkRunRecord
 
 SUMMARY_SCHEMA_VERSION = 1
-SCORE = "eval_return_mean"
-SUITE_SCORE = "eval_normalized_mean"
-"""The score of several tasks together, where they are comparable: a mean of unlike returns says nothing."""
 FEWEST_FOR_INTERVAL = 3
 
 

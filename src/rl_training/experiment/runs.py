@@ -23,6 +23,9 @@ METADATA = "metadata.json"
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 EVALUATIONS = "evaluations.jsonl"
+# What an evaluation is judged by: of one task, and of a suite, whose tasks' returns have no common unit.
+SCORE = "eval_return_mean"
+SUITE_SCORE = "eval_normalized_mean"
 KEY_DEPENDENCIES = (
     "axiomrl",
     "torch",

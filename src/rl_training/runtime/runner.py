@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.benchmarking import SCORE, SweepSummary, aggregate_sweep, score_metric, write_summary
+from rl_training.experiment.benchmarking import SweepSummary, aggregate_sweep, score_metric, write_summary
 from rl_training.experiment.files import hold_lock, storage_errors
 from rl_training.experiment.manager import Runner
-from rl_training.experiment.runs import utc_now
+from rl_training.experiment.runs import SCORE, utc_now
 from rl_training.experiment.sweeps import (
     COMPLETED,
     FAILED,

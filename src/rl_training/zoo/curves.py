@@ -10,10 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from rl_training.errors import AxiomError
+from rl_training.experiment.runs import SCORE, SUITE_SCORE
 from rl_training.experiment.statistics import interquartile_band, interquartile_mean
 from rl_training.zoo.entries import Entry
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
-from rl_training.zoo.run_index import NORMALIZED_SCORE, SCORE, RunRecord, finite, read_metric_rows
+from rl_training.zoo.run_index import RunRecord, finite, read_metric_rows
 
 Metric: TypeAlias = Literal["eval_return_mean", "train_return_mean"]
 Axis: TypeAlias = Literal["steps", "time"]
@@ -29,7 +30,7 @@ _EVENT_OF: Mapping[Metric, str] = {"eval_return_mean": "eval", "train_return_mea
 
 def metric_label(entry: Entry, metric: Metric) -> str:
     """Return what a metric is on the board of an entry; suites are scored by the normalised mean of their tasks."""
-    return "normalised mean" if _row_key(entry, metric) == NORMALIZED_SCORE else METRIC_LABELS[metric]
+    return "normalised mean" if _row_key(entry, metric) == SUITE_SCORE else METRIC_LABELS[metric]
 
 
 def _row_key(scored: Entry | RunRecord, metric: Metric) -> str:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from rl_training.experiment.runs import SUITE_SCORE
 from rl_training.experiment.statistics import (
     Interval,
     bootstrap_interval,
@@ -23,7 +24,6 @@ from rl_training.experiment.statistics import (
 from rl_training.zoo.drift import DriftFinding, find_drift, worst_severity
 from rl_training.zoo.entries import Entry
 from rl_training.zoo.manifests import Manifest, Reference, load_manifests, reference_of
-from rl_training.zoo.run_index import NORMALIZED_SCORE
 
 SEEDS_FOR_INTERVAL = 3
 SEEDS_FOR_TRUST = 5
@@ -93,7 +93,7 @@ class Standing:
         """Interquartile mean on the scale of the references."""
         if self.summary is None:
             return None
-        if self.entry.metric == NORMALIZED_SCORE:
+        if self.entry.metric == SUITE_SCORE:
             return self.summary.iqm
         return None if self.reference is None else self.reference.normalize(self.summary.iqm)
 

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rl_training.errors import AxiomError, ConfigError
-from rl_training.experiment.runs import CONFIG, METADATA, METADATA_SCHEMA_VERSION, METRICS
+from rl_training.experiment.runs import CONFIG, METADATA, METADATA_SCHEMA_VERSION, METRICS, SCORE, SUITE_SCORE
 from rl_training.experiment.safe_yaml import parse_yaml
 
 STATUSES = ("completed", "running", "interrupted", "failed")
-SCORE = "eval_return_mean"
-NORMALIZED_SCORE = "eval_normalized_mean"
 NORMALIZED_MEDIAN = "eval_normalized_median"
 PER_RUN_KEYS = ("seed", "output_dir")
 
@@ -95,7 +93,7 @@ class RunRecord:
             return f"{self.env_id}/{self.task.name}"
         if not self.tasks:
             return self.env_id
-        return f"{self.env_id} ({'normalised mean' if self.metric == NORMALIZED_SCORE else 'mean return'})"
+        return f"{self.env_id} ({'normalised mean' if self.metric == SUITE_SCORE else 'mean return'})"
 
     @property
     def name(self) -> str:
@@ -212,7 +210,7 @@ class _RunReader:
                 raise _Unreadable(f"{CONFIG} is of another run: its {key} is {config.get(key)!r}, not {metadata[key]}")
         steps, rows = _read_metrics(path, metadata)
         tasks = _tasks(config)
-        metric = NORMALIZED_SCORE if tasks and all(task.scale for task in tasks) else SCORE
+        metric = SUITE_SCORE if tasks and all(task.scale for task in tasks) else SCORE
         run = RunRecord(
             path=path,
             algo=metadata["algo"],
@@ -344,7 +342,7 @@ def _evaluations(rows: Iterable[Mapping[str, Any]], metric: str) -> tuple[Evalua
             row["global_step"],
             finite(row.get(metric)),
             row.get("eval_episodes"),
-            finite(row.get(NORMALIZED_MEDIAN)) if metric == NORMALIZED_SCORE else None,
+            finite(row.get(NORMALIZED_MEDIAN)) if metric == SUITE_SCORE else None,
         )
         for row in rows
     )
