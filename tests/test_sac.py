@@ -1,4 +1,4 @@
-"""SAC and TQC against numbers worked out by hand, with the actors and critics that TD3 shares."""
+"""SAC and TQC: networks, acting and updates."""
 
 from __future__ import annotations
 
@@ -21,190 +21,15 @@ from replay_parts import (
     TORQUE,
     Untouched,
     assert_goes_on_alike,
-    batch_of,
     generator,
     parameters_of,
     random_batch,
 )
 from rl_training.algorithms import sac
-from rl_training.algorithms.sac import SAC, SACParams, TQCParams, actor_gradient, actor_loss, critic_loss
+from rl_training.algorithms.sac import SAC, SACParams, TQCParams, actor_gradient, actor_loss
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import validate_config
-from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic, squashed_log_prob
-from rl_training.models.exploration import draw_matrices
+from rl_training.models.continuous import ActionScale, StackedCritic
 from rl_training.models.layers import StackedMLP
-
-# -- squashed log-probabilities ------------------------------------------------------------------
-
-
-def _by_autograd(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Return the density of tanh(raw) by the change of variables, with the slope that autograd finds."""
-    raw = raw.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(torch.tanh(raw).sum(), raw)
-    normal = torch.distributions.Normal(mean, log_std.exp()).log_prob(raw.detach())
-    return (normal - slope.log()).sum(dim=-1)
-
-
-def test_squashed_log_prob_equals_the_change_of_variables() -> None:
-    draws = torch.randn(3, 50, 4, generator=generator(0), dtype=torch.float64)
-    mean, log_std, noise = draws[0], 0.5 * draws[1] - 0.5, draws[2]
-    raw = mean + log_std.exp() * noise
-    torch.testing.assert_close(squashed_log_prob(raw, noise, log_std), _by_autograd(raw, mean, log_std))
-
-
-@pytest.mark.parametrize("centre", [-9.0, 9.0])
-def test_squashed_log_prob_is_exact_where_tanh_saturates(centre: float) -> None:
-    # In single precision 1 - tanh(9)^2 is lost to rounding; in double precision it is not.
-    noise = torch.linspace(-1, 1, 5).unsqueeze(1)
-    log_std = torch.full((5, 1), -1.0)
-    raw = centre + log_std.exp() * noise
-    single = squashed_log_prob(raw, noise, log_std)
-    double = _by_autograd(raw.double(), torch.full((5, 1), centre, dtype=torch.float64), log_std.double())
-    torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("raw_value", [-60.0, 60.0])
-def test_squashed_log_prob_far_out_is_the_asymptote_with_a_finite_slope(raw_value: float) -> None:
-    raw = torch.tensor([[raw_value]], requires_grad=True)
-    zero = torch.zeros(1, 1)
-    log_prob = squashed_log_prob(raw, zero, zero)
-    # log(1 - tanh(x)^2) tends to log 4 - 2|x|.
-    assert log_prob.item() == pytest.approx(-0.5 * math.log(2 * math.pi) - math.log(4) + 2 * abs(raw_value), rel=1e-6)
-    log_prob.sum().backward()
-    assert raw.grad is not None
-    assert raw.grad.item() == pytest.approx(2 * math.copysign(1, raw_value))
-
-
-def test_squashed_density_integrates_to_one() -> None:
-    mean, log_std = 0.4, -0.3
-    action = torch.linspace(-1 + 1e-6, 1 - 1e-6, 200_001, dtype=torch.float64)
-    raw = torch.atanh(action).unsqueeze(1)
-    noise = (raw - mean) / math.exp(log_std)
-    density = squashed_log_prob(raw, noise, torch.full_like(raw, log_std)).exp()
-    assert torch.trapezoid(density, action).item() == pytest.approx(1.0, abs=1e-4)
-
-
-# -- losses with stub networks -------------------------------------------------------------------
-
-
-class FixedActor:
-    """Gives the same action and the same log-probabilities wherever it is asked."""
-
-    def __init__(self, action: list[float], log_prob: list[float]) -> None:
-        self.action = torch.tensor(action).unsqueeze(1).requires_grad_()
-        self.log_prob = torch.tensor(log_prob).requires_grad_()
-
-    def sample(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        return self.action, self.log_prob
-
-
-class FixedCritic:
-    """Gives values [critics, B, quantiles]; the slope along the action is one."""
-
-    def __init__(self, values: Any) -> None:
-        values = torch.tensor(values)
-        self.values = (values if values.ndim == 3 else values.unsqueeze(2)).requires_grad_()
-        self.outputs = self.values.shape[2]
-        self.asked: list[Tensor] = []
-
-    def __call__(self, observation: Tensor, action: Tensor) -> Tensor:
-        self.asked.append(action)
-        return self.values + (action - action.detach()).unsqueeze(0)
-
-
-def _critic_loss(
-    predicted: FixedCritic, successor: FixedCritic, actor: FixedActor, batch: Any, *, temperature: float, **params: Any
-) -> tuple[Tensor, Tensor]:
-    rows = len(batch.reward)
-    networks: list[Any] = [predicted, successor, actor]
-    rest = [batch, torch.tensor([temperature]), torch.zeros(rows, 1), SACParams(**params)]
-    return critic_loss(*networks, *rest)
-
-
-def test_critic_target_is_the_smallest_soft_value_of_a_fresh_action() -> None:
-    predicted, successor = FixedCritic([[1.0, 2.0], [3.0, 0.0]]), FixedCritic([[4.0, 6.0], [5.0, 5.0]])
-    actor = FixedActor([0.5, -0.5], [-2.0, 1.0])
-    batch = batch_of([1.0, 1.0], [0.5, 0.0], action=[[0.1], [0.2]])
-    loss, value = _critic_loss(predicted, successor, actor, batch, temperature=0.1)
-    target = [1 + 0.5 * (4 - 0.1 * -2), 1.0]  # the second row terminated
-    first = ((1 - target[0]) ** 2 + (2 - target[1]) ** 2) / 2
-    second = ((3 - target[0]) ** 2 + (0 - target[1]) ** 2) / 2
-    assert loss.item() == pytest.approx(0.5 * (first + second))
-    assert value.item() == pytest.approx(1.5)
-    assert successor.asked[0].equal(actor.action)  # the successor is judged by the policy's action,
-    assert predicted.asked[0].equal(batch.action)  # the state by the one that was taken
-    loss.backward()
-    assert predicted.values.grad is not None
-    assert predicted.values.grad[0, :, 0].tolist() == pytest.approx([(1 - target[0]) / 2, (2 - target[1]) / 2])
-    assert successor.values.grad is actor.action.grad is actor.log_prob.grad is None
-
-
-def test_actor_loss_weighs_entropy_against_the_smallest_value() -> None:
-    critic, actor = FixedCritic([[4.0, 6.0], [5.0, 5.0]]), FixedActor([0.5, -0.5], [-2.0, 1.0])
-    arguments: list[Any] = [critic, actor, torch.zeros(2, 1), torch.tensor([0.1]), torch.zeros(2, 1)]
-    loss, log_prob = actor_loss(*arguments)
-    assert loss.item() == pytest.approx(((0.1 * -2 - 4) + (0.1 * 1 - 5)) / 2)
-    assert log_prob.tolist() == [-2.0, 1.0]
-    loss.backward()
-    assert actor.action.grad is not None
-    assert actor.log_prob.grad is not None
-    assert actor.action.grad.squeeze(1).tolist() == pytest.approx([-0.5, -0.5])  # towards larger values
-    assert actor.log_prob.grad.tolist() == pytest.approx([0.05, 0.05])  # towards more entropy
-
-
-def _quantile_huber(quantiles: list[float], targets: list[float]) -> float:
-    """Return the loss of one row by its definition."""
-    total = 0.0
-    for index, quantile in enumerate(quantiles):
-        fraction = (index + 0.5) / len(quantiles)
-        for target in targets:
-            error = target - quantile
-            huber = 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
-            total += abs(fraction - (error < 0)) * huber / len(targets)
-    return total
-
-
-def test_tqc_drops_the_largest_quantiles_of_all_critics_together() -> None:
-    # Pooled: 1, 2, 3, 4, 50, 60. Two critics drop one each: the two largest, both of the first critic.
-    successor = FixedCritic([[[50.0, 1.0, 60.0]], [[3.0, 2.0, 4.0]]])
-    predicted = FixedCritic([[[0.0, 1.0, 2.0]], [[2.0, 2.5, 3.0]]])
-    actor = FixedActor([0.0], [-2.0])
-    batch = batch_of([1.0], [0.5], action=[[0.0]])
-    settings = {"num_quantiles": 3, "dropped_quantiles": 1}
-    loss, _ = _critic_loss(predicted, successor, actor, batch, temperature=0.1, **settings)
-    targets = [1 + 0.5 * (value + 0.2) for value in (1, 2, 3, 4)]
-    # Averaged over critics and quantiles.
-    expected = (_quantile_huber([0.0, 1.0, 2.0], targets) + _quantile_huber([2.0, 2.5, 3.0], targets)) / 2 / 3
-    assert loss.item() == pytest.approx(expected, rel=1e-6)
-
-
-def test_tqc_pairs_every_row_with_its_own_targets() -> None:
-    successor = FixedCritic([[[1.0, 2.0], [10.0, 20.0]], [[3.0, 4.0], [30.0, 40.0]]])
-    predicted = FixedCritic([[[0.0, 1.0], [9.0, 9.5]], [[2.0, 2.5], [11.0, 12.0]]])
-    actor = FixedActor([0.0, 0.0], [0.0, 0.0])
-    batch = batch_of([0.0, 0.0], [1.0, 1.0], action=[[0.0], [0.0]])
-    settings = {"num_quantiles": 2, "dropped_quantiles": 1}
-    loss, _ = _critic_loss(predicted, successor, actor, batch, temperature=1.0, **settings)
-    rows = [
-        _quantile_huber([0.0, 1.0], [1, 2]),
-        _quantile_huber([9.0, 9.5], [10, 20]),
-        _quantile_huber([2.0, 2.5], [1, 2]),
-        _quantile_huber([11.0, 12.0], [10, 20]),
-    ]
-    assert loss.item() == pytest.approx(sum(rows) / 4 / 2, rel=1e-6)
-
-
-def test_the_actor_of_tqc_follows_the_mean_of_all_quantiles() -> None:
-    critic, actor = FixedCritic([[[1.0, 3.0]], [[4.0, 8.0]]]), FixedActor([0.0], [-1.0])
-    arguments: list[Any] = [critic, actor, torch.zeros(1, 1), torch.tensor([0.5]), torch.zeros(1, 1)]
-    assert actor_loss(*arguments)[0].item() == pytest.approx(0.5 * -1 - (1 + 3 + 4 + 8) / 4)
-
-
-def test_tqc_refuses_to_drop_every_quantile() -> None:
-    raw = {"algo": "tqc", "env_id": "Pendulum-v1", "seed": 0, "total_timesteps": 5000, "output_dir": "runs"}
-    with pytest.raises(ConfigError, match="dropped_quantiles: must be less than num_quantiles"):
-        validate_config({**raw, "algo_kwargs": {"num_quantiles": 2, "dropped_quantiles": 2}})
-
 
 # -- the networks --------------------------------------------------------------------------------
 
@@ -274,43 +99,6 @@ def test_actions_without_bounds_are_refused_with_a_repair_that_works() -> None:
     assert "ppo" in str(refused.value)
     env = gym.wrappers.TransformAction(Boundless(), lambda action: action, TORQUE)
     assert ActionScale(env.action_space).size == 2
-
-
-def _actor(*, use_sde: bool = False, log_std_init: float = -3.0) -> SquashedActor:
-    return SquashedActor(
-        OBSERVATION,
-        2,
-        hidden_sizes=(16,),
-        activation="tanh",
-        use_sde=use_sde,
-        log_std_init=log_std_init,
-        generator=generator(0),
-    )
-
-
-@pytest.mark.parametrize("use_sde", [False, True])
-def test_samples_come_with_their_own_log_probability(use_sde: bool) -> None:
-    actor = _actor(use_sde=use_sde, log_std_init=-1.0)
-    observation = torch.randn(8, 3, generator=generator(1))
-    noise = torch.randn(8, 2, generator=generator(2))
-    action, log_prob = actor.sample(observation, noise)
-    mean, log_std = actor(observation)
-    raw = mean + log_std.exp() * noise
-    torch.testing.assert_close(action, torch.tanh(raw))
-    torch.testing.assert_close(log_prob, _by_autograd(raw.detach(), mean, log_std), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(actor.mode(observation), torch.tanh(mean))
-
-
-def test_state_dependent_noise_has_the_deviation_that_its_density_says() -> None:
-    actor = _actor(use_sde=True, log_std_init=-1.0)
-    observation = torch.randn(1, 3, generator=generator(1)).expand(20_000, 3)
-    with torch.no_grad():
-        assert actor.log_std is not None
-        explored = actor.explore(actor.latent(observation), draw_matrices(actor.log_std, 20_000, generator(2)))
-        mean, log_std = actor(observation[:1])
-    raw = torch.atanh(explored)
-    torch.testing.assert_close(raw.mean(dim=0), mean[0], rtol=0, atol=0.05)
-    torch.testing.assert_close(raw.std(dim=0), log_std[0].exp(), rtol=0.05, atol=0)
 
 
 # -- updates -------------------------------------------------------------------------------------
@@ -445,9 +233,7 @@ def test_critics_that_agree_share_the_actors_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"activation": "silu"}, {"use_sde": True}, {"target_network": False}, {"num_quantiles": 3}],
-    ids=str,
+    "settings", [{"activation": "silu"}, {"use_sde": True}, {"target_network": False}, {"num_quantiles": 3}], ids=str
 )
 def test_other_networks_learn_by_autograd(settings: dict[str, Any]) -> None:
     assert _algorithm(**settings)._plain_targets is None
