@@ -1,0 +1,137 @@
+"""From the same weights and the same batches, updates here and in stable-baselines3 lead to the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from learning import Cell, Job
+from records import OURS
+from replay_parts import CPU, generator
+from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.sac import SAC
+from rl_training.algorithms.td3 import TD3
+from rl_training.data.replay import ReplayBatch
+from rl_training.experiment.config import TrainConfig, algorithm_params
+
+pytest.importorskip("stable_baselines3")
+
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+
+from peers import make_peer
+
+ROWS, UPDATES, RATE = 32, 20, 1e-3
+
+
+def both(preset: str, *changes: str) -> tuple[Any, Any]:
+    """Return our algorithm and the peer's model, by one configuration."""
+    settings = ("hidden_sizes=[16,16]", f"learning_rate={RATE}", f"batch_size={ROWS}", *changes)
+    config = Job(Cell(preset, tuple(f"algo_kwargs.{one}" for one in settings)), OURS, 1, Path("runs"), 1).config()
+    peer = make_peer(config)
+    peer.set_logger(Logger(None, []))
+    return make_ours(config, peer), peer
+
+
+def make_ours(config: TrainConfig, peer: Any) -> Any:
+    kind: Any = {"dqn": DQN, "sac": SAC, "td3": TD3}[config.algo]
+    params = algorithm_params(config)
+    return kind(params, peer.observation_space, peer.action_space, device=CPU, generator=generator(0))
+
+
+def random_batch(peer: Any, seed: int) -> tuple[ReplayBatch, ReplayBufferSamples]:
+    """Return the same transitions as both sides take them, a quarter of them terminated."""
+    rng = np.random.default_rng(seed)
+    width = peer.observation_space.shape[0]
+    observation, successor = torch.from_numpy(rng.normal(size=(2, ROWS, width)).astype(np.float32))
+    reward, ended = torch.from_numpy(rng.normal(size=(ROWS, 1)).astype(np.float32)), torch.zeros(ROWS, 1)
+    ended[: ROWS // 4] = 1.0
+    if hasattr(peer.action_space, "n"):
+        action = torch.from_numpy(rng.integers(peer.action_space.n, size=(ROWS, 1)))
+        ours = action.squeeze(1)
+    else:
+        ours = action = torch.from_numpy(rng.uniform(-1, 1, (ROWS, *peer.action_space.shape)).astype(np.float32))
+    discount = (peer.gamma * (1 - ended)).squeeze(1)
+    return (
+        ReplayBatch(observation, ours, reward.squeeze(1), discount, successor, None),
+        ReplayBufferSamples(observation, action, successor, ended, reward),
+    )
+
+
+def linear_layers(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.weight.detach(), layer.bias.detach()) for layer in module.modules() if isinstance(layer, nn.Linear)]
+
+
+def stacked(networks: Sequence[nn.Module]) -> list[Tensor]:
+    """Return the layers of networks of one shape as our stacks hold them: [count, in, out] and [count, 1, out]."""
+    layers = zip(*map(linear_layers, networks), strict=True)
+    pairs = [(torch.stack([w.T for w, _ in one]), torch.stack([b[None] for _, b in one])) for one in layers]
+    return [tensor for pair in pairs for tensor in pair]
+
+
+def weights_of_peer(peer: Any) -> dict[str, list[Tensor]]:
+    """Return its weights in the order and the shapes of ours."""
+    if hasattr(peer, "q_net"):
+        networks = {"model": peer.q_net, "target_model": peer.q_net_target}
+        return {name: [tensor for pair in linear_layers(net) for tensor in pair] for name, net in networks.items()}
+    critics = {"critic": peer.critic.q_networks, "target_critic": peer.critic_target.q_networks}
+    found = {name: stacked(networks) for name, networks in critics.items()}
+    if hasattr(peer, "actor_target"):
+        return found | {"actor": stacked([peer.actor.mu]), "target_actor": stacked([peer.actor_target.mu])}
+    heads = [tensor for head in (peer.actor.mu, peer.actor.log_std) for tensor in linear_layers(head)[0]]
+    return found | {"actor": [*stacked([peer.actor.latent_pi]), *heads]}
+
+
+def start_alike(ours: Any, peer: Any) -> None:
+    """Give our networks the peer's weights."""
+    with torch.no_grad():
+        for name, tensors in weights_of_peer(peer).items():
+            for parameter, tensor in zip(getattr(ours, name).parameters(), tensors, strict=True):
+                parameter.copy_(tensor)
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one.detach(), other.detach(), rtol=1e-4, atol=1e-5)
+
+
+def assert_alike(ours: Any, peer: Any) -> None:
+    for name, tensors in weights_of_peer(peer).items():
+        for parameter, tensor in zip(getattr(ours, name).parameters(), tensors, strict=True):
+            close(parameter, tensor)
+
+
+def learn_alike(ours: Any, peer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the same updates on both sides and compare after every one."""
+    start_alike(ours, peer)
+    for step in range(UPDATES):
+        batch, samples = random_batch(peer, step)
+        monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, samples=samples, **kwargs: samples)
+        noise = torch.empty((2, *batch.action.shape)).normal_(generator=generator(step))
+        # The peer samples for the observations first, we for their successors.
+        drawn = iter([noise[1], noise[0]])
+        monkeypatch.setattr(
+            torch.distributions.Normal, "rsample", lambda normal, drawn=drawn: normal.loc + normal.scale * next(drawn)
+        )
+        ours.update(batch, {"learning_rate": RATE}, generator(step))
+        peer.train(1, ROWS)
+        assert_alike(ours, peer)
+
+
+def test_sac_learns_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, peer = both("sac-pendulum", "temperature_init=0.3")
+    learn_alike(ours, peer, monkeypatch)
+    close(ours.temperature.log, peer.log_ent_coef)
+
+
+def test_td3_learns_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    learn_alike(*both("td3-pendulum", "target_noise=0"), monkeypatch)
+
+
+def test_dqn_learns_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    learn_alike(*both("dqn-cartpole", "max_grad_norm=0.5"), monkeypatch)
