@@ -1,4 +1,4 @@
-"""From the same weights and the same batches, updates here and in stable-baselines3 lead to the same weights."""
+"""From the same weights and the same experience, updates here and in stable-baselines3 lead to the same weights."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from learning import Cell, Job
 from records import OURS
 from replay_parts import CPU, generator
 from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
 from rl_training.data.replay import ReplayBatch
+from rl_training.data.rollout import Rollout
 from rl_training.experiment.config import TrainConfig, algorithm_params
 
 pytest.importorskip("stable_baselines3")
@@ -32,15 +34,15 @@ ROWS, UPDATES, RATE = 32, 20, 1e-3
 
 def both(preset: str, *changes: str) -> tuple[Any, Any]:
     """Return our algorithm and the peer's model, by one configuration."""
-    settings = ("hidden_sizes=[16,16]", f"learning_rate={RATE}", f"batch_size={ROWS}", *changes)
-    config = Job(Cell(preset, tuple(f"algo_kwargs.{one}" for one in settings)), OURS, 1, Path("runs"), 1).config()
+    settings = tuple(f"algo_kwargs.{one}" for one in ("hidden_sizes=[16,16]", f"learning_rate={RATE}", *changes))
+    config = Job(Cell(preset, settings), OURS, 1, Path("runs"), 1).config()
     peer = make_peer(config)
     peer.set_logger(Logger(None, []))
     return make_ours(config, peer), peer
 
 
 def make_ours(config: TrainConfig, peer: Any) -> Any:
-    kind: Any = {"dqn": DQN, "sac": SAC, "td3": TD3}[config.algo]
+    kind: Any = {"dqn": DQN, "ppo": PPO, "sac": SAC, "td3": TD3}[config.algo]
     params = algorithm_params(config)
     return kind(params, peer.observation_space, peer.action_space, device=CPU, generator=generator(0))
 
@@ -77,6 +79,11 @@ def stacked(networks: Sequence[nn.Module]) -> list[Tensor]:
 
 def weights_of_peer(peer: Any) -> dict[str, list[Tensor]]:
     """Return its weights in the order and the shapes of ours."""
+    if hasattr(peer, "rollout_buffer"):
+        hidden, policy = peer.policy.mlp_extractor, peer.policy
+        heads = [tensor for head in (policy.action_net, policy.value_net) for tensor in linear_layers(head)[0]]
+        deviation = [policy.log_std.detach()] if hasattr(policy, "log_std") else []
+        return {"model": [*stacked([hidden.policy_net, hidden.value_net]), *deviation, *heads]}
     if hasattr(peer, "q_net"):
         networks = {"model": peer.q_net, "target_model": peer.q_net_target}
         return {name: [tensor for pair in linear_layers(net) for tensor in pair] for name, net in networks.items()}
@@ -120,6 +127,54 @@ def learn_alike(ours: Any, peer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         ours.update(batch, {"learning_rate": RATE}, generator(step))
         peer.train(1, ROWS)
+        assert_alike(ours, peer)
+
+
+def collect_alike(peer: Any, seed: int) -> Rollout:
+    """Fill the peer's rollout with random experience, some of it cut short, and return the same as ours."""
+    rng, shape = np.random.default_rng(seed), (peer.n_steps, peer.n_envs)
+    terminated, truncated = rng.random((2, *shape)) < 0.1
+    truncated &= ~terminated
+    reward, final_value = rng.normal(size=(2, *shape)).astype(np.float32)
+    observation = rng.normal(size=(peer.n_steps + 1, peer.n_envs, *peer.observation_space.shape)).astype(np.float32)
+    peer.rollout_buffer.reset()
+    actions: list[Tensor] = []
+    started = np.ones(peer.n_envs)
+    for step in range(peer.n_steps):
+        with torch.no_grad():
+            action, value, log_prob = peer.policy(torch.from_numpy(observation[step]))
+        # The peer pays the value of what a time limit cut off with the reward.
+        paid = reward[step] + peer.gamma * final_value[step] * truncated[step]
+        columns = action.numpy().reshape(peer.n_envs, -1)
+        peer.rollout_buffer.add(observation[step], columns, paid, started, value, log_prob)
+        started = (terminated | truncated)[step]
+        actions.append(action)
+    last = torch.from_numpy(observation[-1])
+    with torch.no_grad():
+        peer.rollout_buffer.compute_returns_and_advantage(peer.policy.predict_values(last), started)
+    return Rollout(
+        observation=torch.from_numpy(observation[:-1]),
+        action=torch.stack(actions),
+        mask=None,
+        reward=torch.from_numpy(reward),
+        terminated=torch.from_numpy(terminated),
+        truncated=torch.from_numpy(truncated),
+        final_value=torch.from_numpy(final_value),
+        last_observation=last,
+    )
+
+
+@pytest.mark.parametrize(("preset", "rows"), [("ppo-cartpole", 16 * 8), ("ppo-pendulum", 16 * 4)])
+def test_ppo_learns_as_the_peer_does(preset: str, rows: int) -> None:
+    # One minibatch per epoch, since every side shuffles by its own numbers.
+    settings = ["num_steps=16", "update_epochs=4", "ent_coef=0.01", "clip_coef=0.1", "use_sde=false"]
+    schedules = ["learning_rate_schedule=null", "clip_coef_schedule=null", f"minibatch_size={rows}"]
+    ours, peer = both(preset, *settings, *schedules)
+    start_alike(ours, peer)
+    for step in range(UPDATES):
+        rollout = collect_alike(peer, step)
+        ours.update(rollout, {"learning_rate": RATE, "clip_coef": 0.1, "ent_coef": 0.01}, generator(step))
+        peer.train()
         assert_alike(ours, peer)
 
 
