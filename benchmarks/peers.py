@@ -156,7 +156,7 @@ def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
         learning_rate=_scheduled(config, params, "learning_rate"),
         clip_range=_scheduled(config, params, "clip_coef"),
         n_steps=params.num_steps,
-        batch_size=params.minibatch_size,
+        batch_size=params.minibatch_size or params.num_steps * config.num_envs,
         n_epochs=params.update_epochs,
         gamma=params.gamma,
         gae_lambda=params.gae_lambda,

@@ -164,11 +164,11 @@ def collect_alike(peer: Any, seed: int) -> Rollout:
     )
 
 
-@pytest.mark.parametrize(("preset", "rows"), [("ppo-cartpole", 16 * 8), ("ppo-pendulum", 16 * 4)])
-def test_ppo_learns_as_the_peer_does(preset: str, rows: int) -> None:
+@pytest.mark.parametrize("preset", ["ppo-cartpole", "ppo-pendulum"])
+def test_ppo_learns_as_the_peer_does(preset: str) -> None:
     # One minibatch per epoch, since every side shuffles by its own numbers.
     settings = ["num_steps=16", "update_epochs=4", "ent_coef=0.01", "clip_coef=0.1", "use_sde=false"]
-    schedules = ["learning_rate_schedule=null", "clip_coef_schedule=null", f"minibatch_size={rows}"]
+    schedules = ["learning_rate_schedule=null", "clip_coef_schedule=null", "minibatch_size=null"]
     ours, peer = both(preset, *settings, *schedules)
     start_alike(ours, peer)
     for step in range(UPDATES):
