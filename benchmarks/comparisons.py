@@ -20,7 +20,6 @@ from rl_training.experiment.statistics import (
 )
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 
-SEEDS_WANTED = 5
 ALGORITHM_NAMES = {
     "ppo": "PPO",
     "dqn": "DQN",
@@ -49,6 +48,7 @@ class Entry:
     side: str
     path: Path
     summary: Mapping[str, Any]
+    seeds_wanted: int
 
     @cached_property
     def runs(self) -> list[dict[str, Any]]:
@@ -67,8 +67,8 @@ class Entry:
 
     @property
     def finished(self) -> bool:
-        """Whether there are as many seeds as a claim needs."""
-        return len(self.runs) >= SEEDS_WANTED
+        """Whether there are as many seeds as the suite wants."""
+        return len(self.runs) >= self.seeds_wanted
 
     def estimate(self) -> Estimate:
         """Return the interquartile mean of the scores, of which there is at least one."""
@@ -134,7 +134,7 @@ def _read(cell: Cell, results: Path) -> Comparison:
     entries = []
     for side in cell.sides:
         path = result_path(cell, side, results)
-        entry = Entry(config.algo, config.env_id, side, path, stored(path))
+        entry = Entry(config.algo, config.env_id, side, path, stored(path), len(cell.seeds))
         seeds = [run["seed"] for run in entry.runs]
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"{path} holds a seed twice: its seeds are {seeds}")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from comparisons import (
     ALGORITHM_NAMES,
-    SEEDS_WANTED,
     SIDE_NAMES,
     Comparison,
     Entry,
@@ -20,7 +19,7 @@ from comparisons import (
     environments,
     read_comparisons,
 )
-from learning import EVALUATION_EPISODES, Cell
+from learning import EVALUATION_EPISODES, SEEDS, Cell
 from result_tables import heading, machine, package_versions, repeat_command, row, score_text, span
 
 PAGE, PLOTS = "results.md", "plots"
@@ -38,7 +37,9 @@ _INTRODUCTION = f"""\
 
 This package and stable-baselines3 learn the same tasks by the same settings: steps, networks, optimisers, schedules,
 replay, number of environments. Both are built from one configuration, and what the peer cannot do is switched off on
-both sides. The planning family has no counterpart there and is shown alone.
+both sides. From the same weights and the same experience both even make
+[the same updates](../tests/test_peer_updates.py), so that what differs is how experience is gathered and drawn, and
+chance. The planning family has no counterpart there and is shown alone.
 
 The score of a seed is the mean return of its **final** policy, never of the best checkpoint, over fresh evaluation
 episodes, {EVALUATION_EPISODES} per seed; both sides play the episodes of the same seeds. Everything on this page, the
@@ -56,7 +57,8 @@ IQM is the interquartile mean over the seeds. Brackets hold 95 % bootstrap inter
 ([how they are made](statistics.md#intervals)). The probability of improvement is how often a run of ours scores above
 one of the peer's, over all pairs of seeds, ties counted half: 0.5 means no difference, 1 that ours always wins. What
 lies below {LEAST_PROBABILITY} is marked. Five seeds on each side tell large differences, not small ones, which is why
-the intervals are wide."""
+the intervals are wide. SAC on LunarLanderContinuous, just below that line with five seeds, was given ten on both sides;
+all of them count."""
 _SECTIONS = """\
 ## Environments
 
@@ -139,7 +141,7 @@ def _standing(comparisons: Sequence[Comparison]) -> str:
         for comparison, found in judged
         if found.value < LEAST_PROBABILITY
     ]
-    sentence = f"Finished, with at least {SEEDS_WANTED} seeds on both sides: {finished} of {len(paired)} comparisons."
+    sentence = f"Finished, with at least {len(SEEDS)} seeds on both sides: {finished} of {len(paired)} comparisons."
     if judged:
         sentence += f" Below {LEAST_PROBABILITY}: {', '.join(below) or 'none'}."
     return sentence
@@ -221,7 +223,7 @@ def _with_interval(estimate: Estimate, text: Callable[[float], str]) -> str:
 
 
 def _seed_count(entry: Entry) -> str:
-    return str(len(entry.runs)) if entry.finished else f"{len(entry.runs)} of {SEEDS_WANTED}"
+    return str(len(entry.runs)) if entry.finished else f"{len(entry.runs)} of {entry.seeds_wanted}"
 
 
 def _minutes(entry: Entry, key: str) -> str:

@@ -199,7 +199,7 @@ def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(learning.Job, "lacks", lambda job: [])
     for _ in range(2):
         assert learning.main(["--suite", "quick", "--output-dir", str(tmp_path / "runs")], tmp_path) == 0
-    assert len(trained) == 2 * len(learning.QUICK) * len(learning.QUICK_SEEDS) * 2
+    assert len(trained) == 2 * sum(len(cell.seeds) for cell in learning.QUICK) * 2
     assert not list(tmp_path.iterdir())
 
 
@@ -209,7 +209,10 @@ def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch:
         ("", "say what to train: --preset NAME, --suite full or --suite quick"),
         ("--suite full --preset ppo-cartpole", "leave out --preset and --total-timesteps"),
         ("--suite full --total-timesteps 10", "leave out --preset and --total-timesteps"),
-        ("--suite quick --seeds 1", "leave out --seeds"),
+        ("--suite quick --seeds 1", "leave out --only and --seeds"),
+        ("--suite quick --only sac-pendulum", "leave out --only and --seeds"),
+        ("--preset ppo-cartpole --only sac-pendulum", "--only chooses from a suite: add --suite full"),
+        ("--suite full --only sac-pendulm", "invalid choice: 'sac-pendulm'"),
         ("--preset ppo-cartpole --jobs 0", "--jobs must be at least 1"),
     ],
 )
@@ -229,22 +232,22 @@ def test_a_seed_that_is_stored_again_replaces_its_row(tmp_path: Path) -> None:
 
 
 def test_results_of_another_configuration_are_not_mixed(tmp_path: Path) -> None:
-    cell = learning.Cell("ppo-cartpole", sides=("ours",))
+    cell = learning.Cell("ppo-cartpole", sides=("ours",), seeds=(1, 2))
     path = learning.result_path(cell, "ours", tmp_path)
     learning.store(path, job(cell), {"seed": 1, **ROW})
-    jobs, _ = learning.plan([cell], [1, 2], 3, Path("runs"), tmp_path)
+    jobs, _ = learning.plan([cell], 3, Path("runs"), tmp_path)
     assert [one.seed for one in jobs] == [2]
     stored = json.loads(path.read_text())
     stored["config"]["algo_kwargs"]["gamma"] = 0.5
     path.write_text(json.dumps(stored))
     with pytest.raises(SystemExit, match=r"was trained with another algo_kwargs.gamma: move it away"):
-        learning.plan([cell], [1, 2], 3, Path("runs"), tmp_path)
+        learning.plan([cell], 3, Path("runs"), tmp_path)
 
 
 def test_what_cannot_be_trained_here_is_said_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    cells = [learning.Cell("ppo-cartpole"), learning.Cell("dqn-lunarlander", sides=("ours",))]
-    jobs, skipped = learning.plan(cells, [2, 1], 3, Path("runs"), tmp_path)
+    cells = [learning.Cell("ppo-cartpole", seeds=(2, 1)), learning.Cell("dqn-lunarlander", sides=("ours",))]
+    jobs, skipped = learning.plan(cells, 3, Path("runs"), tmp_path)
     assert [(one.cell.preset, one.side, one.seed) for one in jobs] == [
         ("ppo-cartpole", "ours", 2),
         ("ppo-cartpole", "ours", 1),
@@ -253,3 +256,21 @@ def test_what_cannot_be_trained_here_is_said_and_left_out(tmp_path: Path, monkey
         "ppo-cartpole stable_baselines3 is left out: stable-baselines3 is not installed: pip install 'axiomrl[bench]'",
         "dqn-lunarlander ours is left out: Box2D is not installed: pip install 'axiomrl[box2d]'",
     ]
+
+
+def test_a_comparison_of_the_suite_is_trained_alone_by_its_own_seeds_or_by_those_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[str, str, int]] = []
+
+    def run(job: learning.Job) -> dict[str, Any]:
+        trained.append((job.cell.preset, job.side, job.seed))
+        return {"seed": job.seed, **ROW}
+
+    monkeypatch.setattr(learning.Job, "run", run)
+    monkeypatch.setattr(learning.Job, "lacks", lambda job: [])
+    arguments = ["--suite", "full", "--only", "sac-lunarlandercontinuous"]
+    assert learning.main([*arguments, "--seeds", "3"], tmp_path) == 0
+    assert trained == [("sac-lunarlandercontinuous", side, 3) for side in ("ours", "stable_baselines3")]
+    assert learning.main(arguments, tmp_path) == 0
+    assert [seed for _, side, seed in trained[2:] if side == "ours"] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
