@@ -59,6 +59,8 @@ one of the peer's, over all pairs of seeds, ties counted half: 0.5 means no diff
 lies below {LEAST_PROBABILITY} is marked. Five seeds on each side tell large differences, not small ones, which is why
 the intervals are wide. SAC on LunarLanderContinuous, just below that line with five seeds, was given ten on both sides;
 all of them count."""
+# What the suite compared before: shown, since the budget was changed after it had been seen.
+_SUPERSEDED = tuple(Cell(f"{algo}-lunarlandercontinuous", label="30k") for algo in ("sac", "td3"))
 _SECTIONS = """\
 ## Environments
 
@@ -87,7 +89,14 @@ def write_comparison(cells: Sequence[Cell], results: Path, docs: Path) -> None:
 
 def render_comparison(comparisons: Sequence[Comparison]) -> str:
     """Return the whole page."""
-    blocks = [_INTRODUCTION, "\n".join(_overview(comparisons)), _standing(comparisons), _SECTIONS]
+    results = comparisons[0].entries[0].path.parent
+    blocks = [
+        _INTRODUCTION,
+        "\n".join(_overview(comparisons)),
+        _standing(comparisons),
+        *_superseded(results),
+        _SECTIONS,
+    ]
     for env_id, found in environments(comparisons).items():
         blocks.append(f"### {env_id}")
         if _any_runs(found):
@@ -129,6 +138,22 @@ def _overview(comparisons: Sequence[Comparison]) -> list[str]:
                 )
             )
     return table
+
+
+def _superseded(results: Path) -> list[str]:
+    """Return what an earlier, shorter budget had shown, from its stored files."""
+    found = [one for one in read_comparisons(_SUPERSEDED, results) if _any_runs([one])]
+    if not found:
+        return []
+    shown = [
+        f"{ALGORITHM_NAMES[one.algo]} {_improvement(one)} "
+        f"({', '.join(f'[{SIDE_NAMES[e.side]}]({SOURCES}/{e.path.name}) {len(e.runs)} seeds' for e in one.entries)})"
+        for one in found
+    ]
+    return [
+        "The budget on LunarLanderContinuous was 30,000 steps at first, when nearly all seeds of both sides hovered,"
+        f" and was doubled after these probabilities had been seen: {'; '.join(shown)}."
+    ]
 
 
 def _standing(comparisons: Sequence[Comparison]) -> str:
