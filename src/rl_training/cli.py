@@ -7,21 +7,19 @@ import logging
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from rl_training._version import __version__
-from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app, whole_number
+from rl_training.cli_config import CheckpointPath, ConfigRequest, _apply_overrides, integer_option
+from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rl_training.experiment.config import TrainConfig
     from rl_training.runtime.session import TrainResult
 
 logger = logging.getLogger("rl_training")
@@ -60,65 +58,6 @@ def _global_options(
     pass
 
 
-def _integer(flag: str, help: str) -> Any:
-    return typer.Option(flag, parser=whole_number, metavar="INTEGER", help=help)
-
-
-@dataclass(frozen=True)
-class ConfigRequest:
-    """Where a configuration comes from and what the flags change in it."""
-
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A YAML file.")] = None
-    preset: Annotated[
-        str | None, typer.Option("--preset", metavar="NAME", help="A packaged preset: see `axiomrl zoo`.")
-    ] = None
-    algo: Annotated[str | None, typer.Option("--algo", metavar="NAME", help="An algorithm: see `axiomrl algos`.")] = (
-        None
-    )
-    env: Annotated[str | None, typer.Option("--env", metavar="ID", help="The environment for --algo.")] = None
-    seed: Annotated[int | None, _integer("--seed", "Root of every random stream.")] = None
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="LIST", help="Seeds of a sweep, one run each: 1,2,3.")
-    ] = None
-    jobs: Annotated[int | None, _integer("--jobs", "Seeds trained at the same time, in processes.")] = None
-    executor: Annotated[
-        str | None, typer.Option("--executor", metavar="NAME", help="How seeds are run: serial, processes or ray.")
-    ] = None
-    ray_address: Annotated[
-        str | None, typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster, for --executor ray.")
-    ] = None
-    total_timesteps: Annotated[int | None, _integer("--total-timesteps", "Environment steps to train for.")] = None
-    num_envs: Annotated[int | None, _integer("--num-envs", "Parallel environments.")] = None
-    output_dir: Annotated[
-        Path | None,
-        typer.Option("--output-dir", metavar="DIRECTORY", help="Where the run directory is made."),
-    ] = None
-    device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = (
-        None
-    )
-    execution_backend: Annotated[
-        str | None,
-        typer.Option("--execution-backend", metavar="NAME", help="auto, local_sync, local_async or vector."),
-    ] = None
-    eval_episodes: Annotated[int | None, _integer("--eval-episodes", "Episodes per evaluation; 0 never evaluates.")] = (
-        None
-    )
-    set_values: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Set any key, such as algo_kwargs.learning_rate=1e-3; repeatable.",
-        ),
-    ] = None
-
-
-CheckpointPath = Annotated[
-    Path,
-    typer.Option("--checkpoint", metavar="PATH", help="A run directory, a checkpoint, or RUN/checkpoints/best."),
-]
-
-
 def train(
     request: ConfigRequest,
     output: Output,
@@ -143,9 +82,9 @@ def evaluate(
     checkpoint: CheckpointPath,
     output: Output,
     num_episodes: Annotated[
-        int | None, _integer("--num-episodes", "Episodes to play; the configuration's by default.")
+        int | None, integer_option("--num-episodes", "Episodes to play; the configuration's by default.")
     ] = None,
-    seed: Annotated[int | None, _integer("--seed", "Other episodes than the run's own seed gives.")] = None,
+    seed: Annotated[int | None, integer_option("--seed", "Other episodes than the run's own seed gives.")] = None,
     task: Annotated[
         str | None, typer.Option("--task", metavar="NAME", help="Only this task of a suite; all by default.")
     ] = None,
@@ -189,13 +128,13 @@ def resume(
     checkpoint: CheckpointPath,
     output: Output,
     total_timesteps: Annotated[
-        int | None, _integer("--total-timesteps", "A new horizon; the original one by default.")
+        int | None, integer_option("--total-timesteps", "A new horizon; the original one by default.")
     ] = None,
     fork: Annotated[
         bool, typer.Option("--fork", help="Go on in a new run directory that names this run as its parent.")
     ] = False,
     eval_episodes: Annotated[
-        int | None, _integer("--eval-episodes", "Episodes per evaluation; 0 never evaluates.")
+        int | None, integer_option("--eval-episodes", "Episodes per evaluation; 0 never evaluates.")
     ] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", hidden=True)] = None,
 ) -> int:
@@ -284,64 +223,6 @@ def doctor(output: Output) -> int:
 
 for command in (train, evaluate, resume, config, algos, doctor, zoo, report, leaderboard, compare, plot):
     add_command(app, command, name="eval" if command is evaluate else command.__name__)
-
-
-def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) -> TrainConfig:
-    """Lay the flags and `--set` over the file, the preset or the algorithm's defaults, and validate the result.
-
-    A sweep that is continued has its configuration in its summary, where none of the three is given.
-    """
-    from rl_training.experiment.config_files import load_config
-    from rl_training.experiment.sweeps import parse_seeds
-
-    base: Mapping[str, Any] | None = None
-    if continue_from is not None and not (request.config or request.preset or request.algo or request.env):
-        from rl_training.experiment.benchmarking import read_summary
-
-        base = read_summary(continue_from).config
-    if request.algo is not None or request.env is not None:
-        if request.config is not None or request.preset is not None:
-            source = "--preset" if request.config is None else "--config"
-            given, key = ("--env", "env_id") if request.algo is None else ("--algo", "algo")
-            raise ConfigError(f"{given} does not go with {source}; write --set {key}=VALUE to change it")
-        missing = "--algo NAME" if request.algo is None else "--env ID" if request.env is None else ""
-        if missing:
-            raise ConfigError(f"--algo and --env belong together; add {missing}")
-        base = {"algo": request.algo, "env_id": request.env}
-    if request.seed is not None and request.seeds is not None:
-        raise ConfigError("--seed does not go with --seeds; leave one of them out")
-    overrides: dict[str, Any] = {
-        "benchmark.seeds": None if request.seeds is None else parse_seeds(request.seeds),
-        "benchmark.jobs": request.jobs,
-        "benchmark.executor": request.executor,
-        "benchmark.ray_address": request.ray_address,
-    }
-    overrides |= {
-        name: getattr(request, name)
-        for name in (
-            "seed",
-            "total_timesteps",
-            "num_envs",
-            "output_dir",
-            "device",
-            "execution_backend",
-            "eval_episodes",
-        )
-    }
-    config = load_config(
-        request.config,
-        preset=request.preset,
-        base=base,
-        overrides=overrides,
-        set_values=request.set_values or (),
-    )
-    seeds = config.benchmark.get("seeds")
-    if request.seed is not None and seeds is not None:
-        raise ConfigError(
-            f"--seed: the configuration has the seeds {', '.join(map(str, seeds))}; name others by --seeds, "
-            "or make it one run by --set benchmark.seeds=null"
-        )
-    return config
 
 
 def _video_paths(paths: tuple[Path, ...]) -> dict[str, Any]:

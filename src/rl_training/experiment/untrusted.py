@@ -1,0 +1,91 @@
+"""Read files that somebody else may have made: regular files only, bounded in size, depth and numbers.
+
+Nothing is executed, nothing blocks on a pipe or a device, and what comes back is plain data that the rest of the
+package can walk, copy and print without running out of stack or memory. Every fault is one sentence that names the
+file; what the content means is for the caller's schema to check.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import AxiomError
+
+MAX_DEPTH = 100
+"""How deep lists and mappings may nest."""
+MAX_TEXT_BYTES = 256 << 20
+"""How large a file of text may be, in bytes: far more than any state or metrics file of a real run."""
+MAX_INTEGER = 1 << 128
+"""Larger than any number a run writes: the state of NumPy's generator has 128 bits."""
+
+
+class UntrustedFileError(AxiomError):
+    """A file is not what this package writes; the message names the file and what is wrong with it."""
+
+
+def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the UTF-8 text of a regular file; a missing file raises `FileNotFoundError` as usual."""
+    try:
+        # Opening a pipe would wait for a writer: non-blocking, it does not.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UntrustedFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise UntrustedFileError(f"{path} is not a regular file")
+        if status.st_size > max_bytes:
+            raise UntrustedFileError(f"{path} has {status.st_size:,} bytes; at most {max_bytes:,} are read")
+        try:
+            return file.read(max_bytes).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UntrustedFileError(f"{path} cannot be read: {error}") from error
+
+
+def parse_json(text: str, name: str) -> Any:
+    """Return the plain value of strict JSON, bounded in depth and numbers; `name` says where it comes from."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise UntrustedFileError(f"{name} is nested more than {MAX_DEPTH} levels deep") from None
+    except ValueError as error:
+        raise UntrustedFileError(f"{name} is not valid JSON: {error}") from None
+    _check_bounds(value, name)
+    return value
+
+
+def read_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
+    """Return the plain value in a JSON file; a missing file raises `FileNotFoundError` as usual."""
+    return parse_json(read_text(path, max_bytes=max_bytes), str(path))
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _check_bounds(value: Any, name: str) -> None:
+    """Refuse what nests too deeply and numbers that no run writes, without recursion."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise UntrustedFileError(f"{name} is nested more than {MAX_DEPTH} levels deep")
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
+            elif isinstance(item, int):
+                if abs(item) >= MAX_INTEGER:
+                    raise UntrustedFileError(f"{name} holds an integer of more than 128 bits")
+            elif isinstance(item, float) and not math.isfinite(item):
+                raise UntrustedFileError(f"{name} holds a number too large for a float")
+        level = below
