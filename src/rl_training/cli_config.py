@@ -1,4 +1,4 @@
-"""Where a configuration comes from on the command line: the flags of `train` and `config`, and how they are laid over it."""
+"""The flags of `train` and `config`, and how they are laid over a file, a preset or an algorithm's defaults."""
 
 from __future__ import annotations
 

@@ -37,16 +37,18 @@ def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
         raise
     except (OSError, ValueError) as error:
         raise UntrustedFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise UntrustedFileError(f"{path} is not a regular file")
         if status.st_size > max_bytes:
             raise UntrustedFileError(f"{path} has {status.st_size:,} bytes; at most {max_bytes:,} are read")
-        try:
+        with open(descriptor, "rb", closefd=False) as file:
             return file.read(max_bytes).decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UntrustedFileError(f"{path} cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UntrustedFileError(f"{path} cannot be read: {error}") from error
+    finally:
+        os.close(descriptor)
 
 
 def parse_json(text: str, name: str) -> Any:
