@@ -94,6 +94,7 @@ def test_other_settings_are_another_entry(changes: dict[str, Any], tmp_path: Pat
     "changes",
     [
         {"tags": ["again"]},
+        {"name": "again"},
         {"device": "cuda"},
         {"execution_backend": "local_sync"},
         {"torch_threads": 2},

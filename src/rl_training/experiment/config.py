@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from annotated_types import DocInfo, Ge, MinLen, Predicate
+from annotated_types import DocInfo, Ge, MaxLen, MinLen, Predicate
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config_blocks import BenchmarkParams, EarlyStoppingParams, TrackingParams
@@ -35,6 +35,10 @@ def _is_device(name: str) -> bool:
 
 
 NonEmptyText: TypeAlias = Annotated[str, MinLen(1)]
+# Stands in tables, legends and on terminals: one line, without control characters.
+Label: TypeAlias = Annotated[
+    str, MinLen(1), MaxLen(80), Predicate(str.isprintable), DocInfo("printable text of at most 80 characters")
+]
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,9 @@ class TrainConfig:
 
     torch_threads: Annotated[int, Ge(1)] | None = None
     """Threads PyTorch may use; null lets the trainer choose by the size of the network."""
+
+    name: Label | None = None
+    """What the run is called in reports, plots and comparisons; null leaves it to its settings."""
 
     tags: tuple[str, ...] = ()
     """Labels for finding the run again in reports."""

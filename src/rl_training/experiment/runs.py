@@ -76,7 +76,13 @@ def claim_directory(output_dir: Path, name: str) -> Path:
 
 
 def new_metadata(
-    *, algo: str, env_id: str, seed: int, resume_mode: str, parent: Mapping[str, Any] | None
+    *,
+    algo: str,
+    env_id: str,
+    seed: int,
+    resume_mode: str,
+    parent: Mapping[str, Any] | None,
+    name: str | None = None,
 ) -> dict[str, Any]:
     """Return the metadata of a run that starts now."""
     return {
@@ -84,6 +90,7 @@ def new_metadata(
         "algo": algo,
         "env_id": env_id,
         "seed": seed,
+        "name": name,
         "status": "running",
         "error": None,
         "created_at_utc": utc_now(),

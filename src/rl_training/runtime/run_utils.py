@@ -54,7 +54,14 @@ def create_training_run(
     write_run_config(run_dir, config)
     write_metadata(
         run_dir,
-        new_metadata(algo=config.algo, env_id=config.env_id, seed=config.seed, resume_mode=resume_mode, parent=parent),
+        new_metadata(
+            algo=config.algo,
+            env_id=config.env_id,
+            seed=config.seed,
+            name=config.name,
+            resume_mode=resume_mode,
+            parent=parent,
+        ),
     )
     return run_dir
 

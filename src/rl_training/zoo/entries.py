@@ -21,6 +21,7 @@ CARRIED_OUT_BY = frozenset(
     {
         "seed",
         "output_dir",
+        "name",
         "tags",
         "preset",
         "benchmark",
