@@ -21,6 +21,7 @@ from rl_training.experiment import runs
 from rl_training.experiment.checkpoints import LATEST, pointed, verify_checkpoint
 from rl_training.experiment.config import validate_config
 from rl_training.experiment.config_files import load_config
+from rl_training.experiment.files import sha256_of
 from rl_training.experiment.runs import git_state, read_metadata, sanitize
 from rl_training.experiment.state_files import read_state, write_state
 from rl_training.runtime.callbacks import Callback
@@ -206,7 +207,14 @@ def test_metadata_of_a_failed_run(tmp_path):
 def test_metadata_of_a_fork(tmp_path):
     parent = uninterrupted(tiny_config(tmp_path, total_timesteps=64))
     fork = resume(parent, fork=True, total_timesteps=128).run_dir
-    assert valid_metadata(fork)["parent"] == {"run_dir": str(parent), "checkpoint": "step_64", "step": 64}
+    assert valid_metadata(fork)["parent"] == {
+        "kind": "fork",
+        "run_dir": str(parent),
+        "checkpoint": "step_64",
+        "step": 64,
+        "sha256": sha256_of(parent / "checkpoints" / "step_64" / "manifest.json"),
+        "changed": {"total_timesteps": [64, 128]},
+    }
 
 
 @pytest.mark.parametrize("moment", ["rl_training.experiment.files.sync_file", "os.replace"])

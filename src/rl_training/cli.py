@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rl_training._version import __version__
-from rl_training.cli_config import CheckpointPath, ConfigRequest, _apply_overrides, integer_option
+from rl_training.cli_config import CheckpointPath, ConfigRequest, RunName, RunTags, _apply_overrides, integer_option
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
@@ -136,6 +136,16 @@ def resume(
     eval_episodes: Annotated[
         int | None, integer_option("--eval-episodes", "Episodes per evaluation; 0 never evaluates.")
     ] = None,
+    set_values: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="With --fork: set a key that the checkpoint does not depend on, such as a learning rate; repeatable.",
+        ),
+    ] = None,
+    name: RunName = None,
+    tag: RunTags = None,
     seeds: Annotated[str | None, typer.Option("--seeds", hidden=True)] = None,
 ) -> int:
     """Go on with a run from its checkpoint as if it had never stopped."""
@@ -152,6 +162,8 @@ def resume(
         total_timesteps=total_timesteps,
         eval_episodes=eval_episodes,
         fork=fork,
+        overrides={"name": name, "tags": tag},
+        set_values=set_values or (),
         callbacks=make_progress(quiet=output.quiet),
     )
     return _print_result(result, output)

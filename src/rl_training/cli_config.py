@@ -21,6 +21,15 @@ def integer_option(flag: str, help: str) -> Any:
     return typer.Option(flag, parser=whole_number, metavar="INTEGER", help=help)
 
 
+RunName = Annotated[
+    str | None, typer.Option("--name", metavar="TEXT", help="What reports, plots and comparisons call the run.")
+]
+RunTags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TEXT", help="Label for finding the run again, in place of the file's; repeatable."),
+]
+
+
 @dataclass(frozen=True)
 class ConfigRequest:
     """Where a configuration comes from and what the flags change in it."""
@@ -35,7 +44,7 @@ class ConfigRequest:
     env: Annotated[str | None, typer.Option("--env", metavar="ID", help="The environment for --algo.")] = None
     seed: Annotated[int | None, integer_option("--seed", "Root of every random stream.")] = None
     seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="LIST", help="Seeds of a sweep, one run each: 1,2,3.")
+        str | None, typer.Option("--seeds", metavar="LIST", help="Seeds of a sweep, one run each: 1,2,3 or 1-10.")
     ] = None
     jobs: Annotated[int | None, integer_option("--jobs", "Seeds trained at the same time, in processes.")] = None
     executor: Annotated[
@@ -51,6 +60,12 @@ class ConfigRequest:
     output_dir: Annotated[
         Path | None,
         typer.Option("--output-dir", metavar="DIRECTORY", help="Where the run directory is made."),
+    ] = None
+    name: RunName = None
+    tag: RunTags = None
+    init: Annotated[
+        Path | None,
+        typer.Option("--init", metavar="RUN", help="Start with the weights of this run directory or checkpoint."),
     ] = None
     device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = (
         None
@@ -107,6 +122,7 @@ def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) 
         "benchmark.jobs": request.jobs,
         "benchmark.executor": request.executor,
         "benchmark.ray_address": request.ray_address,
+        "tags": request.tag,
     }
     overrides |= {
         name: getattr(request, name)
@@ -115,6 +131,8 @@ def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) 
             "total_timesteps",
             "num_envs",
             "output_dir",
+            "name",
+            "init",
             "device",
             "execution_backend",
             "eval_episodes",

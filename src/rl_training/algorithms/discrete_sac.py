@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
+from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
+from rl_training.experiment.fork_rules import FREE, NETWORKS, START, rules
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.distributions import Categorical, mask_logits
 from rl_training.models.encoders import make_encoder
@@ -25,11 +27,18 @@ from rl_training.models.layers import StackedMLP
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
 _PARTS = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
+_LEARNED = ("actor", "critic", "target_critic", "temperature.log")
 
 
 @dataclass(frozen=True)
 class DiscreteSACParams(ReplayParams):
     """Parameters of discrete soft actor-critic."""
+
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **rules(FREE, "tau", "temperature", "target_entropy_ratio", "max_grad_norm", "optimizer_eps"),
+        **rules(START, "temperature_init"),
+        **rules(NETWORKS, "num_critics", "hidden_sizes", "activation"),
+    }
 
     tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
     """How far the target critics move at each update."""
@@ -197,3 +206,7 @@ class DiscreteSAC:
         """Continue from a saved state."""
         for name in _PARTS:
             getattr(self, name).load_state_dict(state[name])
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what a saved state has learned; optimizers and counters stay as they are."""
+        load_parts(self, state, _LEARNED)

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,8 +21,10 @@ from torch.nn import functional
 
 from rl_training.algorithms.distributional import categorical_loss, project_categorical, quantile_huber_loss
 from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
+from rl_training.experiment.fork_rules import EXPLORATION, FREE, NETWORKS, REPLAY, rules, scheduled
 from rl_training.experiment.schedules import Schedule, ScheduleSpec
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
@@ -41,6 +43,15 @@ LARGEST_COMPILED = 1 << 22  # weights times batch size, beyond which torch's pro
 @dataclass(frozen=True)
 class DQNParams(ReplayParams):
     """Parameters of deep Q-learning."""
+
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **scheduled("epsilon", "per_beta"),
+        **rules(FREE, "target_update_interval", "tau", "loss", "max_grad_norm", "double", "optimizer_eps"),
+        **rules(EXPLORATION, "repeat_exponent", "repeat_limit"),
+        **rules(REPLAY, "prioritized", "per_alpha"),
+        **rules(NETWORKS, "dueling", "noisy", "distribution", "num_atoms", "v_min", "v_max", "num_quantiles"),
+        **rules(NETWORKS, "hidden_sizes", "activation"),
+    }
 
     learning_rate: Annotated[float, Gt(0)] = 1e-4
     """Step size of the optimizer."""
@@ -374,3 +385,7 @@ class DQN:
         self.optimizer.load_state_dict(state["optimizer"])
         if self._repeats is not None:
             self._repeats.load_state_dict(state["repeats"])
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what a saved state has learned; optimizers and counters stay as they are."""
+        load_parts(self, state, ("model", "target_model"))

@@ -21,6 +21,7 @@ from rl_training.algorithms.planning_actions import actions_by_policy, actions_b
 from rl_training.algorithms.planning_batches import BatchMaker
 from rl_training.algorithms.planning_models import search_model
 from rl_training.algorithms.planning_params import PlanningParams
+from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
@@ -169,3 +170,7 @@ class MuZero:
         self.updates = state["updates"]
         self._stale = True
         self._refresh_target()
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what a saved state has learned; optimizers and counters stay as they are."""
+        load_parts(self, state, ("network", "target_network"))

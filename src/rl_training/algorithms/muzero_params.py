@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Interval
 
 from rl_training.algorithms.planning_params import PlanningParams
+from rl_training.experiment.fork_rules import NETWORKS, REPLAY, rules
 
 
 @dataclass(frozen=True)
 class MuZeroParams(PlanningParams):
     """Parameters of MuZero."""
+
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **rules(REPLAY, "two_player"),
+        **rules(NETWORKS, "value_prefix", "value_prefix_horizon", "consistency_coef", "latent_size"),
+    }
 
     two_player: bool = False
     """Players take turns and one's gain is the other's loss: values change their sign with every move."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
 from rl_training.algorithms.replay_params import ExperienceParams
+from rl_training.experiment.fork_rules import FREE, NETWORKS, REPLAY, rules, scheduled
 from rl_training.experiment.schedules import (
     DEFAULT_EXPONENTIAL_RATIO,
     DEFAULT_FACTOR,
@@ -24,6 +26,15 @@ TEMPERATURE_SCHEDULE = Schedule(type="step", milestones=(0.5, 0.75), values=(0.5
 @dataclass(frozen=True)
 class PlanningParams(ExperienceParams):
     """Parameters of the planning family."""
+
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **scheduled("num_simulations", "temperature", "root_exploration_fraction", "per_beta"),
+        **rules(FREE, "replay_ratio", "dirichlet_alpha", "value_normalization", "smallest_value_range"),
+        **rules(FREE, "max_considered_actions", "unroll_steps", "reanalyze_ratio", "target_update_interval"),
+        **rules(FREE, "shrink_n_step", "augmentation", "value_coef", "reward_coef", "max_grad_norm", "optimizer_eps"),
+        **rules(REPLAY, "search", "n_step", "per_alpha"),
+        **rules(NETWORKS, "hidden_size", "support_size"),
+    }
 
     learning_rate: Annotated[float, Gt(0)] = 1e-3
     """Step size of the optimizer."""

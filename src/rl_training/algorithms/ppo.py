@@ -24,6 +24,7 @@ from rl_training.algorithms.ppo_loss import (
     ppo_loss,
 )
 from rl_training.algorithms.ppo_params import PPOParams
+from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
 from rl_training.data.rollout import Rollout
 from rl_training.models.actor_critic import ActorCritic
@@ -177,3 +178,7 @@ class PPO:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._exploration.load_state_dict(state)
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what a saved state has learned; optimizers and counters stay as they are."""
+        load_parts(self, state, ("model",))

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
+from rl_training.experiment.fork_rules import (
+    EXPLORATION,
+    FREE,
+    NETWORKS,
+    OPTIMIZER,
+    REWARD_STATISTICS,
+    ROLLOUT,
+    START,
+    rules,
+    scheduled,
+)
 from rl_training.experiment.schedules import ScheduleSpec
 
 
@@ -16,6 +28,17 @@ class PPOParams:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
     controls: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **scheduled("learning_rate", "clip_coef", "ent_coef"),
+        **rules(FREE, "update_epochs", "minibatch_size", "gae_lambda", "vf_coef", "max_grad_norm", "target_kl"),
+        **rules(FREE, "normalize_advantage", "clip_value_loss", "optimizer_eps", "compile"),
+        **rules(REWARD_STATISTICS, "gamma"),
+        **rules(ROLLOUT, "num_steps"),
+        **rules(NETWORKS, "hidden_sizes", "activation", "log_std", "use_sde"),
+        **rules(START, "orthogonal_init", "log_std_init"),
+        **rules(EXPLORATION, "sde_sample_freq"),
+        **rules(OPTIMIZER, "optimizer"),
+    }
 
     learning_rate: Annotated[float, Gt(0)] = 3e-4
     """Step size of the optimizer."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
+from rl_training.experiment.fork_rules import FREE, REPLAY, rules, scheduled
 from rl_training.experiment.schedules import ScheduleSpec
 
 
@@ -15,6 +17,11 @@ class ExperienceParams:
     """How experience is kept, and when learning from it begins."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **scheduled("learning_rate"),
+        **rules(FREE, "memory_map", "learning_starts", "batch_size"),
+        **rules(REPLAY, "gamma", "buffer_size"),  # rows hold discounts, or values that a search discounted
+    }
 
     learning_rate: Annotated[float, Gt(0)] = 3e-4
     """Step size of the optimizers."""
@@ -87,6 +94,11 @@ class ExperienceParams:
 @dataclass(frozen=True)
 class ReplayParams(ExperienceParams):
     """How often single transitions are learned from, and what they are made of."""
+
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **rules(FREE, "train_interval", "gradient_steps", "hindsight_ratio"),
+        **rules(REPLAY, "n_step", "hindsight"),
+    }
 
     learning_starts: Annotated[int, Ge(0)] = 1_000
     """Environment steps of random actions before learning begins; they must fill a batch."""

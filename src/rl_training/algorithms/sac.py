@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,18 +21,30 @@ from torch import Tensor
 from rl_training.algorithms.distributional import quantile_huber_loss
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
+from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation, map_observation
 from rl_training.data.replay import ReplayBatch
+from rl_training.experiment.fork_rules import EXPLORATION, FREE, NETWORKS, START, rules
 from rl_training.models.continuous import ActionScale, SampleTrace, SquashedActor, StackedCritic
 from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
 _PARTS = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
+_LEARNED = ("actor", "critic", "target_critic", "temperature.log")
 
 
 @dataclass(frozen=True)
 class SACParams(ReplayParams):
     """Parameters of soft actor-critic."""
+
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **rules(FREE, "tau", "temperature", "target_entropy", "policy_delay", "dropped_quantiles", "renorm_warmup"),
+        **rules(FREE, "max_grad_norm", "optimizer_eps", "optimizer_beta1"),
+        **rules(START, "temperature_init", "log_std_init"),
+        **rules(EXPLORATION, "sde_sample_freq"),
+        **rules(NETWORKS, "target_network", "num_critics", "num_quantiles", "use_sde", "batch_norm"),
+        **rules(NETWORKS, "hidden_sizes", "critic_hidden_sizes", "activation"),
+    }
 
     tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
     """How far the target critics move at each update."""
@@ -377,6 +389,10 @@ class SAC:
             getattr(self, name).load_state_dict(state[name])
         self._exploration.load_state_dict(state)
         self._updates = state["updates"]
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what a saved state has learned; optimizers and counters stay as they are."""
+        load_parts(self, state, tuple(name for name in _LEARNED if name.partition(".")[0] in self._parts))
 
 
 def _critic_metrics(loss: Tensor, value: Tensor, temperature: Tensor, norm: Tensor) -> dict[str, Tensor]:

@@ -24,8 +24,15 @@ from rl_training.algorithms.planning_batches import BatchMaker
 from rl_training.algorithms.scalezero_loss import LossWeights, scalezero_loss
 from rl_training.algorithms.scalezero_models import ScaleZeroModel, TaskView, compiled_transformer, fastest_model
 from rl_training.algorithms.scalezero_params import ScaleZeroParams
+from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
-from rl_training.models.adapters import activate_adapters, freeze_for_stage, merged_weights, trainable_parameters
+from rl_training.models.adapters import (
+    activate_adapters,
+    fold_adapters,
+    freeze_for_stage,
+    merged_weights,
+    trainable_parameters,
+)
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.scalezero_network import ScaleZeroNetwork, TaskSpec
@@ -214,6 +221,16 @@ class ScaleZero:
         self.updates = state["updates"]
         self.trained = tuple(state["trained"])
         _expire(self._compiled, self._compiled_target)
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what a saved state has learned, its adapters within the weights they belong to.
+
+        Optimizer and counters stay as they are, and the first stage begins: adapters join anew.
+        """
+        load_parts(self, state, ("network", "target_network", "stage"))
+        for network in (self.network, self.target_network):
+            fold_adapters(network)
+        self.enter_stage(0)
 
 
 def _expire(*transformers: Transformer | None) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Interval
 
 from rl_training.algorithms.planning_params import PlanningParams
+from rl_training.experiment.fork_rules import FREE, NETWORKS, STAGES, rules
 from rl_training.experiment.tasks import Task, is_suite
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ SIMPLEX_SIZE = 8  # numbers of a latent that form one distribution
 @dataclass(frozen=True)
 class ScaleZeroParams(PlanningParams):
     """Parameters of ScaleZero."""
+
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **rules(NETWORKS, "width", "layers", "heads", "context_steps", "experts", "top_k", "expert_size"),
+        **rules(NETWORKS, "adapters", "adapter_rank"),
+        **rules(FREE, "latent_coef", "entropy_coef", "balance_coef", "reopen_tasks"),
+        **rules(STAGES, "parameter_scaling", "stage_steps"),
+    }
 
     search: Literal["puct", "gumbel"] = "gumbel"
     """How actions are selected: by prior and visits (MuZero), or by sequential halving (Gumbel MuZero)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from gymnasium import Space
 from torch import Tensor
 
 from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
+from rl_training.experiment.fork_rules import FREE, NETWORKS, rules
 from rl_training.models.continuous import ActionScale, DeterministicActor, StackedCritic
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
@@ -28,6 +30,12 @@ _PARTS = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer",
 @dataclass(frozen=True)
 class TD3Params(ReplayParams):
     """Parameters of TD3."""
+
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **rules(FREE, "tau", "policy_delay", "exploration_noise", "target_noise", "target_noise_clip"),
+        **rules(FREE, "max_grad_norm", "optimizer_eps"),
+        **rules(NETWORKS, "num_critics", "hidden_sizes", "activation"),
+    }
 
     learning_rate: Annotated[float, Gt(0)] = 1e-3
     """Step size of the optimizers."""
@@ -206,3 +214,7 @@ class TD3:
         for name in _PARTS:
             getattr(self, name).load_state_dict(state[name])
         self._updates = state["updates"]
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what a saved state has learned; optimizers and counters stay as they are."""
+        load_parts(self, state, ("actor", "critic", "target_actor", "target_critic"))

@@ -39,7 +39,8 @@ class Temperature:
         return {"log": self.log.detach(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on."""
-        with torch.no_grad():
-            self.log.copy_(state["log"])
+        """Go on; a fixed temperature is what the parameters say now."""
+        if self.learned:
+            with torch.no_grad():
+                self.log.copy_(state["log"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,34 @@ class ResumePoint:
     fork: bool = False
     notices: tuple[str, ...] = ()
     """What the user was told about choosing it."""
+    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """The settings that differ from the checkpoint's, by key with the values before and after."""
 
     def lineage(self) -> dict[str, Any]:
         """Return what a forked run says about its parent."""
-        checkpoint = self.checkpoint
-        return {"run_dir": str(checkpoint.run_dir), "checkpoint": checkpoint.path.name, "step": checkpoint.step}
+        changed = {key: list(values) for key, values in self.changed.items()}
+        return {**checkpoint_lineage(self.checkpoint, "fork"), "changed": changed}
+
+    def asks_for_more(self, total_timesteps: int) -> bool:
+        """Return whether a run that a callback had ended should go on: a new horizon or other settings say so."""
+        return total_timesteps != self.checkpoint.config["total_timesteps"] or (self.fork and bool(self.changed))
+
+    def kept_callbacks(self, states: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the saved states of callbacks without those that changed settings of early stopping make void."""
+        if not any(key.startswith("early_stopping.") for key in self.changed):
+            return dict(states)
+        return {name: state for name, state in states.items() if not name.startswith("EarlyStopping-")}
+
+
+def checkpoint_lineage(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
+    """Return what a run says about the checkpoint that it started from."""
+    return {
+        "kind": kind,
+        "run_dir": str(checkpoint.run_dir),
+        "checkpoint": checkpoint.path.name,
+        "step": checkpoint.step,
+        "sha256": sha256_of(checkpoint.path / MANIFEST),
+    }
 
 
 def checkpoint_step(path: Path) -> int | None:

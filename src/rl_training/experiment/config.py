@@ -14,6 +14,16 @@ from annotated_types import DocInfo, Ge, MaxLen, MinLen, Predicate
 from rl_training.errors import ConfigError
 from rl_training.experiment.config_blocks import BenchmarkParams, EarlyStoppingParams, TrackingParams
 from rl_training.experiment.env_params import check_env_kwargs
+from rl_training.experiment.fork_rules import (
+    ALGORITHM,
+    ENVIRONMENTS,
+    FREE,
+    ONE_RUN,
+    ORIGIN,
+    START,
+    STREAMS,
+    rules,
+)
 from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
 from rl_training.experiment.schedules import Schedule, as_schedule
 from rl_training.experiment.tasks import TASKS, check_suite, lists_environments, tasks_of
@@ -46,6 +56,17 @@ class TrainConfig:
     """Everything that decides what a run does; two runs with equal configs are repetitions of each other."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **rules(FREE, "total_timesteps", "output_dir", "eval_episodes", "eval_interval", "log_interval"),
+        **rules(FREE, "checkpoint_interval", "keep_checkpoints", "deterministic", "torch_threads"),
+        **rules(FREE, "name", "tags", "early_stopping", "tracking"),
+        **rules(ALGORITHM, "algo"),
+        **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
+        **rules(STREAMS, "seed", "device"),
+        **rules(START, "init"),
+        **rules(ORIGIN, "preset"),
+        **rules(ONE_RUN, "benchmark"),
+    }
 
     algo: NonEmptyText
     """Name of the algorithm; `axiomrl algos` lists them."""
@@ -103,6 +124,10 @@ class TrainConfig:
     """Packaged preset that the configuration started from, with which reports compare the run; filled in by
     `--preset` and by a link `config: preset:NAME`."""
 
+    init: Path | None = None
+    """Run directory or checkpoint whose weights and observation statistics the run starts with; everything else
+    starts afresh. null starts with random weights."""
+
     algo_kwargs: dict[str, Any] = field(default_factory=dict)
     """The algorithm's own parameters; `axiomrl algos NAME` lists them with their defaults."""
 
@@ -121,8 +146,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         # Python callers may write a string and a list; anything else is left for `check_config` to report.
-        if isinstance(self.output_dir, str):
-            object.__setattr__(self, "output_dir", Path(self.output_dir))
+        for name in ("output_dir", "init"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, Path(getattr(self, name)))
         if isinstance(self.tags, list):
             object.__setattr__(self, "tags", tuple(self.tags))
 
@@ -153,6 +179,20 @@ def check_config(config: TrainConfig) -> TrainConfig:
 def config_to_dict(config: TrainConfig) -> dict[str, Any]:
     """Return the config as plain data: paths as text, tuples as lists."""
     return record_to_dict(config)
+
+
+def config_differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two configurations differ, those within a block as `block.key`, with both values."""
+    found: dict[str, tuple[Any, Any]] = {}
+    ours, theirs = config_to_dict(one), config_to_dict(other)
+    for key, value in ours.items():
+        if isinstance(value, dict):
+            parts = sorted(value.keys() | theirs[key].keys())
+            pairs = {f"{key}.{part}": (value.get(part), theirs[key].get(part)) for part in parts}
+        else:
+            pairs = {key: (value, theirs[key])}
+        found |= {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return found
 
 
 def algorithm_params(config: TrainConfig) -> Any:

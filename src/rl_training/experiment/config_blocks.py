@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -101,8 +102,7 @@ class BenchmarkParams:
     def problems(self) -> list[str]:
         """Return what is inconsistent, one sentence each."""
         found = []
-        seeds = self.seeds or ()
-        repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        repeated = sorted(seed for seed, count in Counter(self.seeds or ()).items() if count > 1)
         if repeated:
             found.append(f"seeds: must be distinct; remove the repeated {', '.join(map(str, repeated))}")
         if self.jobs > 1 and self.executor in ("serial", "ray"):

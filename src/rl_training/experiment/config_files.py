@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import ConfigError, did_you_mean
-from rl_training.experiment.config import TrainConfig, validate_config
+from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
+from rl_training.experiment.fork_rules import ALGORITHM, refusal
 from rl_training.experiment.safe_yaml import parse_yaml
 from rl_training.experiment.validation import KeyPath
 
@@ -26,7 +27,7 @@ DEFAULTS: dict[str, Any] = {"seed": 0, "total_timesteps": 100_000, "output_dir":
 
 _LINK_KEY = "config"
 _PRESET_PREFIX = "preset:"
-_FLAGS = {"env_id": "--env", "benchmark.seeds": "--seeds"}
+_FLAGS = {"env_id": "--env", "benchmark.seeds": "--seeds", "tags": "--tag"}
 
 
 def load_config(
@@ -55,10 +56,19 @@ def load_config(
         location = _preset_location(preset) if preset is not None else _Location(Path(str(path)))
         for name, values in _read_chain(location):
             layered.add(values, name)
-    _add_flags(layered, overrides or {})
-    for text in set_values:
-        key, value = parse_set(text)
-        layered.add(_nested(key, value), "--set")
+    _add_changes(layered, overrides, set_values)
+    return validate_config(layered.values, source=layered.source)
+
+
+def overlay_config(
+    config: TrainConfig, *, overrides: Mapping[str, Any] | None = None, set_values: Sequence[str] = ()
+) -> TrainConfig:
+    """Return a run's configuration with `overrides` and `set_values`, as `load_config` takes them, laid over it."""
+    layered = _Layers()
+    layered.add(config_to_dict(config), "the run's configuration")
+    _add_changes(layered, overrides, set_values)
+    if layered.values["algo"] != config.algo:  # whose parameters fit no other: that is the one thing to say
+        raise ConfigError(f"{layered.source(('algo',))}: {refusal('algo', config.algo, ALGORITHM)}")
     return validate_config(layered.values, source=layered.source)
 
 
@@ -222,6 +232,14 @@ def _read_mapping(location: _Location, *, linked_by: str | None) -> dict[str, An
     if _LINK_KEY in values and not (isinstance(link, str) and link):
         raise ConfigError(f"{location.name}: config: must be the path of another file, got {link!r}")
     return values if location.preset is None else {"preset": location.preset, **values}
+
+
+def _add_changes(layered: _Layers, overrides: Mapping[str, Any] | None, set_values: Sequence[str]) -> None:
+    """Lay the flags and then `--set` over the layers."""
+    _add_flags(layered, overrides or {})
+    for text in set_values:
+        key, value = parse_set(text)
+        layered.add(_nested(key, value), "--set")
 
 
 def _add_flags(layered: _Layers, flags: Mapping[str, Any]) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint, ResumePoint, newest_sound_checkpoint
 from rl_training.experiment.config import TrainConfig, check_config, validate_config
+from rl_training.experiment.config_files import overlay_config
+from rl_training.experiment.forks import changed_settings
 from rl_training.experiment.manager import Runner, Trainer
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.runs import dependency_versions
@@ -19,6 +22,7 @@ from rl_training.experiment.sweeps import resolve_benchmark_seeds
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.runner import FunctionRunner
 from rl_training.runtime.session import TrainResult
+from rl_training.runtime.warm_start import with_fixed_init
 
 logger = logging.getLogger("rl_training")
 
@@ -49,12 +53,26 @@ def _changed_versions(checkpoint: Checkpoint) -> list[str]:
     return [f"not bit for bit: versions changed since the checkpoint: {', '.join(changed)}"] if changed else []
 
 
+def _check_horizon(config: TrainConfig, checkpoint: Checkpoint, changed: Mapping[str, Any], *, fork: bool) -> None:
+    """Refuse a horizon that leaves nothing to train with the changed settings."""
+    if "total_timesteps" in changed and config.total_timesteps < checkpoint.step:
+        raise ConfigError(
+            f"--total-timesteps: {config.total_timesteps} lies before the checkpoint's step {checkpoint.step}; "
+            "give a larger number, or leave it out to keep the original horizon"
+        )
+    if fork and changed and config.total_timesteps <= checkpoint.step:
+        raise ConfigError(
+            f"--total-timesteps: the checkpoint's step {checkpoint.step} is the end of its run, so that a fork would "
+            "train nothing with other settings; give a larger number, or an earlier checkpoint"
+        )
+
+
 class DefaultExperimentManager:
     """Looks algorithms up in the registry; knows none of them."""
 
     def setup(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Trainer:
         """Return a trainer for one run of the configuration."""
-        return AlgorithmTrainer(check_config(config), tuple(callbacks))
+        return AlgorithmTrainer(with_fixed_init(check_config(config)), tuple(callbacks))
 
     def resume(
         self,
@@ -64,34 +82,32 @@ class DefaultExperimentManager:
         total_timesteps: int | None = None,
         eval_episodes: int | None = None,
         fork: bool = False,
+        overrides: Mapping[str, Any] | None = None,
+        set_values: Sequence[str] = (),
     ) -> Trainer:
         """Return a trainer that goes on from a checkpoint, a run directory or `.../checkpoints/best`.
 
         A damaged checkpoint is named and the newest sound one before it is used. `total_timesteps` moves the horizon;
-        `fork` starts a new run with the checkpoint's run as its parent.
+        `fork` starts a new run with the checkpoint's run as its parent, in which `overrides` and `set_values` (see
+        `load_config`) may change every setting that nothing in the checkpoint depends on.
         """
         sound, damaged = newest_sound_checkpoint(Path(checkpoint))
         notices = [*damaged, f"going on from {sound.path}"] if damaged else []
         notices += _changed_versions(sound)
         for notice in notices:
             logger.warning("%s", notice)
-        raw = sound.config
-        if total_timesteps is not None:
-            raw["total_timesteps"] = total_timesteps
-        if eval_episodes is not None:
-            raw["eval_episodes"] = eval_episodes
         try:
-            config = validate_config(raw)
+            original = validate_config(sound.config)
         except ConfigError as error:
             raise AxiomError(f"checkpoint {sound.path} cannot be resumed: {error}") from error
-        if total_timesteps is not None and total_timesteps < sound.step:
-            raise ConfigError(
-                f"--total-timesteps: {total_timesteps} lies before the checkpoint's step {sound.step}; "
-                "give a larger number, or leave it out to keep the original horizon"
-            )
         if fork:
-            config = dataclasses.replace(config, output_dir=sound.run_dir.parent)
-        return AlgorithmTrainer(config, tuple(callbacks), ResumePoint(sound, fork=fork, notices=tuple(notices)))
+            original = dataclasses.replace(original, output_dir=sound.run_dir.parent)
+        flags = {"total_timesteps": total_timesteps, "eval_episodes": eval_episodes, **(overrides or {})}
+        config = overlay_config(original, overrides=flags, set_values=set_values)
+        changed = changed_settings(original, config, fork=fork)
+        _check_horizon(config, sound, changed, fork=fork)
+        point = ResumePoint(sound, fork=fork, notices=tuple(notices), changed=changed)
+        return AlgorithmTrainer(config, tuple(callbacks), point)
 
     def setup_runner(
         self, config: TrainConfig, *, callbacks: Sequence[Callback] = (), continue_from: str | Path | None = None
@@ -100,7 +116,7 @@ class DefaultExperimentManager:
 
         `continue_from` is the summary of a sweep of this configuration; only what it misses is trained.
         """
-        config = check_config(config)
+        config = with_fixed_init(check_config(config))
         if resolve_benchmark_seeds(config) or continue_from is not None:
             summary = None if continue_from is None else Path(continue_from)
             return setup_sweep(self, config, callbacks=callbacks, continue_from=summary)
@@ -115,13 +131,17 @@ class DefaultExperimentManager:
         total_timesteps: int | None = None,
         eval_episodes: int | None = None,
         fork: bool = False,
+        overrides: Mapping[str, Any] | None = None,
+        set_values: Sequence[str] = (),
     ) -> Runner:
-        """Return a runner that goes on from a checkpoint."""
+        """Return a runner that goes on from a checkpoint; see `resume`."""
         trainer = self.resume(
             checkpoint,
             callbacks=callbacks,
             total_timesteps=total_timesteps,
             eval_episodes=eval_episodes,
             fork=fork,
+            overrides=overrides,
+            set_values=set_values,
         )
         return FunctionRunner(trainer.train)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt
 
+from rl_training.experiment.fork_rules import FREE, rules
 from rl_training.experiment.validation import (
     KeyPath,
     Problem,
@@ -31,6 +32,7 @@ class EnvParams:
     """How one environment is wrapped, as read from `env_kwargs`."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    on_fork: ClassVar[Mapping[str, str]] = rules(FREE, "num_workers", "worker_timeout")
 
     max_episode_steps: Annotated[int, Ge(1)] | None = None
     """Truncate episodes after this many steps; null keeps the environment's own limit."""

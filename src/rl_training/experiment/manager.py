@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_training.experiment.config import TrainConfig
 
@@ -41,6 +41,8 @@ class ExperimentManager(Protocol):
         total_timesteps: int | None = None,
         eval_episodes: int | None = None,
         fork: bool = False,
+        overrides: Mapping[str, Any] | None = None,
+        set_values: Sequence[str] = (),
     ) -> Trainer:
         """Return a trainer that goes on from a checkpoint alone."""
 
@@ -57,5 +59,7 @@ class ExperimentManager(Protocol):
         total_timesteps: int | None = None,
         eval_episodes: int | None = None,
         fork: bool = False,
+        overrides: Mapping[str, Any] | None = None,
+        set_values: Sequence[str] = (),
     ) -> Runner:
         """Return a runner that goes on from a checkpoint."""

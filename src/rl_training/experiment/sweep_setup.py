@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.benchmarking import SweepSummary, new_summary_path, read_summary
 from rl_training.experiment.checkpoints import newest_sound_checkpoint
-from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
+from rl_training.experiment.config import TrainConfig, config_differences, config_to_dict, validate_config
 from rl_training.experiment.config_blocks import BenchmarkParams
 from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.runs import give_up_run
@@ -131,7 +130,7 @@ def _fitted(config: TrainConfig, known: SweepSummary, path: Path) -> TrainConfig
     original = validate_config(known.config)
     if not config.benchmark.get("seeds"):
         config = dataclasses.replace(config, benchmark={**config.benchmark, "seeds": original.benchmark["seeds"]})
-    differing = _differences(config_to_dict(original), config_to_dict(config))
+    differing = [key for key in config_differences(original, config) if key.partition(".")[0] not in _OPEN_KEYS]
     if config.benchmark["seeds"] != original.benchmark["seeds"]:
         differing.append("benchmark.seeds")
     if differing:
@@ -142,19 +141,6 @@ def _fitted(config: TrainConfig, known: SweepSummary, path: Path) -> TrainConfig
     # A summary that was moved with its runs goes on where it is now.
     same_place = config.output_dir.resolve() == path.parent.resolve()
     return config if same_place else dataclasses.replace(config, output_dir=path.parent)
-
-
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    found = []
-    for key in one:
-        if key in _OPEN_KEYS or one[key] == other[key]:
-            continue
-        if isinstance(one[key], dict) and isinstance(other[key], dict):
-            parts = sorted(one[key].keys() | other[key].keys())
-            found += [f"{key}.{part}" for part in parts if one[key].get(part) != other[key].get(part)]
-        else:
-            found.append(key)
-    return found
 
 
 def _unfinished_runs(known: SweepSummary, directory: Path) -> tuple[dict[int, Path], dict[int, Path]]:

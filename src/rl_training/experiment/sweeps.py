@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_blocks import BenchmarkParams
 from rl_training.experiment.validation import check_value, raise_problems
 
 PENDING, RUNNING, COMPLETED, INTERRUPTED, FAILED = "pending", "running", "completed", "interrupted", "failed"
+MOST_SEEDS = 10_000
 _PATHS = ("run_dir", "checkpoint_path", "best_checkpoint_path")
 
 
@@ -43,9 +45,30 @@ def trains_in_this_process(config: TrainConfig) -> bool:
 
 
 def parse_seeds(text: str) -> list[int | str]:
-    """Split the text of `--seeds`; what is no integer stays text, for the configuration's own check to refuse."""
-    items = [item.strip() for item in text.split(",")] if text.strip() else []
-    return [int(item) if re.fullmatch(r"[+-]?[0-9]+", item) else item for item in items]
+    """Return the seeds of `--seeds`: numbers and ranges such as `1-3,7`.
+
+    What is neither stays text, for the configuration's own check to refuse.
+    """
+    seeds: list[int | str] = []
+    for item in (part.strip() for part in text.split(",")) if text.strip() else ():
+        if re.fullmatch(r"[0-9]+\s*-\s*[0-9]+", item):
+            seeds += _seed_range(item)
+        elif re.fullmatch(r"[0-9]+[0-9\s-]*-[0-9\s-]*", item):
+            raise ConfigError(f"--seeds: `{item}` is no range of seeds; write the first and the last, such as 1-10")
+        else:
+            seeds.append(int(item) if re.fullmatch(r"[+-]?[0-9]+", item) else item)
+    if len(seeds) > MOST_SEEDS:
+        raise ConfigError(f"--seeds: {len(seeds)} seeds are more than the {MOST_SEEDS} that a sweep may have")
+    return seeds
+
+
+def _seed_range(text: str) -> range:
+    first, last = (int(number) for number in text.split("-"))
+    if first > last:
+        raise ConfigError(f"--seeds: the range {text} runs backwards; write {last}-{first}")
+    if last - first >= MOST_SEEDS:
+        raise ConfigError(f"--seeds: the range {text} has more than the {MOST_SEEDS} seeds that a sweep may have")
+    return range(first, last + 1)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,16 @@ def activate_adapters(model: nn.Module, stage: int) -> None:
         layer.stage = stage
 
 
+@torch.no_grad()
+def fold_adapters(model: nn.Module) -> None:
+    """Add the adapters in use to the weights and let them begin anew: no output changes but by rounding."""
+    for layer in scaled_layers(model):
+        layer.weight.copy_(layer.merged())
+        layer.scales.fill_(1.0)
+        for factor in layer.up:
+            factor.zero_()
+
+
 def freeze_for_stage(backbone: nn.Module, stage: int) -> None:
     """Enter a stage: stage 0 trains everything but adapters, stage s exactly the s-th adapter and the scales.
 

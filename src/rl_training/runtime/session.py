@@ -105,7 +105,7 @@ class TrainingSession(RunCounters):
             run_dir = create_training_run(
                 self.config,
                 resume_mode=self.resume_mode,
-                parent=None if resumed is None else resumed.lineage(),
+                parent=self.setup.lineage(),
             )
             self._recorder = RunRecorder(run_dir, self.config)
             self.run_dir = run_dir
@@ -141,10 +141,10 @@ class TrainingSession(RunCounters):
             for archive in self._archives:
                 archive.restore(checkpoint.run_dir, checkpoint.manifest["segments"], fork=resumed.fork)
             self.collector.load_state_dict(state["collector"], step=checkpoint.step)
-            self.callbacks.load_state_dict(session["callbacks"])
+            self.callbacks.load_state_dict(resumed.kept_callbacks(session["callbacks"]))
             self.load_counters(session["counters"])
-            if self.config.total_timesteps != checkpoint.config["total_timesteps"]:
-                self.stop_reason = None  # a new horizon is a wish to go on
+            if resumed.asks_for_more(self.config.total_timesteps):
+                self.stop_reason = None
             if resumed.fork:
                 self._best = None  # the best checkpoint stays with the parent
             return dict(session["file_lengths"])

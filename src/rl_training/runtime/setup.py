@@ -22,6 +22,7 @@ from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.task_setup import set_up_tasks
 from rl_training.runtime.torch_setup import TorchSetup, choose_threads
+from rl_training.runtime.warm_start import WarmStart
 
 if TYPE_CHECKING:
     from rl_training.runtime.replay_limits import ReplayDemand
@@ -48,6 +49,9 @@ class RunSetup:
         if resume_point is not None and self.config.torch_threads is None:
             # Another number of threads would round differently: keep the run's own.
             threads = resume_point.checkpoint.manifest.get("torch_threads", threads)
+        self.warm_start: WarmStart | None = None
+        if resume_point is None and self.config.init is not None:
+            self.warm_start = WarmStart(self.config, self.spaces_as_json())
         self.torch = TorchSetup(threads=threads, deterministic=self.config.deterministic, device=self.device)
 
     def make_env(self, *, gamma: float) -> VectorEnv:
@@ -56,15 +60,27 @@ class RunSetup:
         return task.make_env(gamma=gamma)
 
     def make_algorithm(self, generator: torch.Generator) -> Any:
-        """Return the algorithm with initial weights, for what the environments show and take."""
+        """Return the algorithm for what the environments show and take, with random weights or those of `init`.
+
+        The environments, which exist by now, get the observation statistics of `init` before anything is observed.
+        """
         envs = {task.task.name: task.env for task in self.tasks}
-        return self.spec.load_algorithm()(
+        algorithm = self.spec.load_algorithm()(
             self.params,
             self._joined({name: env.observation_space for name, env in envs.items() if env is not None}),
             self._joined({name: env.action_space for name, env in envs.items() if env is not None}),
             device=self.device,
             generator=generator,
         )
+        if self.warm_start is not None:
+            self.warm_start.apply(algorithm, self.tasks)
+        return algorithm
+
+    def lineage(self) -> dict[str, Any] | None:
+        """Return what the run says about the run it started from, None where there is none."""
+        if self.resume_point is not None:
+            return self.resume_point.lineage()
+        return None if self.warm_start is None else self.warm_start.lineage()
 
     def _joined(self, by_task: dict[str, Space[Any]]) -> Space[Any]:
         """Return the tasks' spaces as one, in the form that the algorithm takes them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,23 @@ def resume(
     total_timesteps: int | None = None,
     eval_episodes: int | None = None,
     fork: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    set_values: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
-    """Go on with a run from a checkpoint or from the newest one of a run directory."""
+    """Go on with a run from a checkpoint or from the newest one of a run directory.
+
+    With `fork` it goes on in a run of its own, in which `overrides` (values by dotted key) and `set_values` (texts
+    `key=value`) change the settings that nothing in the checkpoint depends on.
+    """
     runner = DefaultExperimentManager().resume_runner(
         checkpoint,
         callbacks=callbacks,
         total_timesteps=total_timesteps,
         eval_episodes=eval_episodes,
         fork=fork,
+        overrides=overrides,
+        set_values=set_values,
     )
     return runner.run()
 
