@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli_parts import CARTPOLE, SMALL, Command, assert_refused
+from cli_parts import CARTPOLE, COMPLETE, SMALL, Command, assert_refused
 from harness import assert_same_run, only_run
 from rl_training import zoo_cli
 from rl_training.experiment.config_files import preset_names
@@ -174,6 +174,17 @@ def test_fork_starts_a_new_run_that_knows_its_parent(axiomrl: Command, own_run: 
     assert child != own_run
     assert read_metadata(child)["parent"]["run_dir"].endswith(own_run.name)
     assert read_metadata(own_run)["latest_checkpoint"] == "checkpoints/step_256"
+
+
+def test_a_name_and_tags_are_laid_over_the_files(axiomrl: Command, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(f"{COMPLETE}name: filed\ntags: [old]\n")
+    given = json.loads(axiomrl("config", "--config", "c.yaml", "--json").out)
+    assert (given["name"], given["tags"]) == ("filed", ["old"])
+    flags = ["--name", "lr3e-4", "--tag", "first", "--tag", "second half", "--init", "runs/x"]
+    changed = json.loads(axiomrl("config", "--config", "c.yaml", *flags, "--json").out)
+    assert (changed["name"], changed["tags"], changed["init"]) == ("lr3e-4", ["first", "second half"], "runs/x")
+    answer = axiomrl("train", "--config", "c.yaml", "--name", "a\nb")
+    assert_refused(answer, "--name: name: must be printable text of at most 80 characters")
 
 
 # -- listings ----------------------------------------------------------------------------------------

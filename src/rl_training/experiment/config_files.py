@@ -51,7 +51,8 @@ def load_config(
     layered = _Layers()
     if base is not None:
         _add_flags(layered, DEFAULTS)
-        _add_flags(layered, base)
+        for key, value in base.items():  # a sweep's whole configuration may say null where that is not the default
+            layered.add(_nested(tuple(key.split(".")), value), _flag(key))
     else:
         location = _preset_location(preset) if preset is not None else _Location(Path(str(path)))
         for name, values in _read_chain(location):

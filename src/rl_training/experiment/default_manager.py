@@ -106,6 +106,8 @@ class DefaultExperimentManager:
         config = overlay_config(original, overrides=flags, set_values=set_values)
         changed = changed_settings(original, config, fork=fork)
         _check_horizon(config, sound, changed, fork=fork)
+        for key, (before, after) in changed.items():
+            logger.info("%s: %s instead of %s", key, after, before)
         point = ResumePoint(sound, fork=fork, notices=tuple(notices), changed=changed)
         return AlgorithmTrainer(config, tuple(callbacks), point)
 

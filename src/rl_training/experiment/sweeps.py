@@ -51,12 +51,14 @@ def parse_seeds(text: str) -> list[int | str]:
     """
     seeds: list[int | str] = []
     for item in (part.strip() for part in text.split(",")) if text.strip() else ():
-        if re.fullmatch(r"[0-9]+\s*-\s*[0-9]+", item):
+        if re.fullmatch(r"[0-9]{1,40}\s*-\s*[0-9]{1,40}", item):
             seeds += _seed_range(item)
         elif re.fullmatch(r"[0-9]+[0-9\s-]*-[0-9\s-]*", item):
-            raise ConfigError(f"--seeds: `{item}` is no range of seeds; write the first and the last, such as 1-10")
+            raise ConfigError(
+                f"--seeds: `{item[:40]}` is no range of seeds; write the first and the last, such as 1-10"
+            )
         else:
-            seeds.append(int(item) if re.fullmatch(r"[+-]?[0-9]+", item) else item)
+            seeds.append(int(item) if re.fullmatch(r"[+-]?[0-9]{1,40}", item) else item)
     if len(seeds) > MOST_SEEDS:
         raise ConfigError(f"--seeds: {len(seeds)} seeds are more than the {MOST_SEEDS} that a sweep may have")
     return seeds

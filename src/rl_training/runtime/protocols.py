@@ -15,6 +15,9 @@ class Algorithm(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put it back."""
 
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what a saved state has learned, and nothing else of it."""
+
 
 class Collector(Protocol):
     """What a session needs of a collector."""

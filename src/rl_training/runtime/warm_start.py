@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint, checkpoint_lineage, resolve_checkpoint, verify_checkpoint
@@ -15,14 +16,10 @@ from rl_training.experiment.forks import network_differences
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.state_files import read_state
 from rl_training.runtime.policy import checkpoint_fits
+from rl_training.runtime.protocols import Algorithm
 from rl_training.runtime.task_setup import TaskSetup
 
-
-class Learner(Protocol):
-    """What a warm start needs of an algorithm."""
-
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what a saved state has learned."""
+logger = logging.getLogger("rl_training")
 
 
 def with_fixed_init(config: TrainConfig) -> TrainConfig:
@@ -74,7 +71,7 @@ class WarmStart:
             words = ", ".join(f"{key} ({before} there, {after} here)" for key, (before, after) in differing.items())
             raise ConfigError(f"init: the networks of {place} were built with other settings: {words}; use the same")
 
-    def apply(self, algorithm: Learner, tasks: Sequence[TaskSetup]) -> None:
+    def apply(self, algorithm: Algorithm, tasks: Sequence[TaskSetup]) -> None:
         """Give an algorithm the weights, and the environments of its tasks the observation statistics."""
         state = read_state(self.checkpoint.path)
         with checkpoint_fits(self.checkpoint):
@@ -82,6 +79,7 @@ class WarmStart:
             for task in tasks:
                 saved = state["normalizers"]
                 self._load_statistics(task, saved[task.task.name] if self.many_tasks else saved)
+        logger.info("starting with the weights of %s", self.checkpoint.path)
 
     def _load_statistics(self, task: TaskSetup, saved: Mapping[str, Any] | None) -> None:
         fresh = task.normalizer_state_dict()
