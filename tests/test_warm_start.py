@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ import planning_runs
 from cli_parts import CARTPOLE, Command, assert_refused
 from harness import assert_same_run, last_checkpoint, only_run, tiny_config, train_with_stops
 from processes import uninterrupted
-from rl_training.errors import ConfigError
+from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.benchmarking import read_summary
 from rl_training.experiment.checkpoints import CHECKPOINTS, verify_checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -188,7 +189,7 @@ def test_a_run_with_anothers_weights_resumes_exactly_also_without_them(algo: str
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"algo": "a2c"}, "holds weights of ppo, this run trains a2c"),
+        ({"algo": "a2c"}, "holds weights of ppo, and this run trains a2c"),
         ({"env_id": "Acrobot-v1"}, "the observation space of {init} is Box([4], float32), and that of Acrobot-v1 is"),
         ({"algo_kwargs": {"hidden_sizes": [9]}}, "algo_kwargs.hidden_sizes ([8] there, [9] here); use the same"),
         ({"algo_kwargs": {"activation": "relu"}}, "algo_kwargs.activation (tanh there, relu here)"),
@@ -219,6 +220,31 @@ def test_a_damaged_checkpoint_is_refused(small_ppo: Path, tmp_path: Path) -> Non
     (last_checkpoint(copy) / "manifest.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"init: checkpoint .* is damaged"):
         train(tiny_config(tmp_path / "runs", init=str(copy)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spaces": "?"},
+        {"spaces": {"observation": {"type": "Box"}, "action": {}}},
+        {"spaces": {"observation": {"type": "Dict", "spaces": 3}, "action": None}},
+        {"algo": 3},
+        {"algo": None},
+        {"config": {"algo": "ppo"}},
+        {"config": {"algo": "ppo", "env_id": "x", "algo_kwargs": 4}},
+    ],
+)
+def test_a_manifest_that_somebody_changed_is_refused_in_one_sentence(
+    changes: dict[str, Any], small_ppo: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(small_ppo, copy, symlinks=True)
+    manifest = last_checkpoint(copy) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **changes}))
+    with pytest.raises(AxiomError) as caught:
+        train(tiny_config(tmp_path / "runs", init=str(copy)))
+    assert str(last_checkpoint(copy)) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 # -- sweeps and the command line -------------------------------------------------------------------

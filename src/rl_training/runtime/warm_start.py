@@ -54,19 +54,23 @@ class WarmStart:
         place, manifest = self.checkpoint.path, self.checkpoint.manifest
         with checkpoint_fits(self.checkpoint):
             algo = manifest["algo"]
-            saved = {kind: manifest["spaces"][kind] for kind in spaces}
+            forms = {kind: _form(manifest["spaces"][kind]) for kind in spaces}
         if algo != config.algo:
             raise ConfigError(
-                f"init: {place} holds weights of {algo}, this run trains {config.algo}; choose one of both"
+                f"init: {place} holds weights of {algo}, and this run trains {config.algo}; train the same"
             )
         for kind, space in spaces.items():
-            there, here = _form(saved[kind]), _form(space)
-            if there != here:
+            if forms[kind] != _form(space):
                 raise ConfigError(
-                    f"init: the {kind} space of {place} is {there}, and that of {config.env_id} is {here}; choose a "
-                    "run on the same spaces"
+                    f"init: the {kind} space of {place} is {forms[kind]}, and that of {config.env_id} is "
+                    f"{_form(space)}; choose a run on the same spaces"
                 )
-        differing = network_differences(validate_config(self.checkpoint.config), config)
+        try:
+            differing = network_differences(validate_config(self.checkpoint.config), config)
+        except ConfigError as error:
+            raise ConfigError(
+                f"init: the configuration of {place} cannot be read: {'; '.join(error.problems)}"
+            ) from error
         if differing:
             words = ", ".join(f"{key} ({before} there, {after} here)" for key, (before, after) in differing.items())
             raise ConfigError(f"init: the networks of {place} were built with other settings: {words}; use the same")
