@@ -17,10 +17,11 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import CHECKPOINTS
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
-from rl_training.experiment.fork_rules import fork_rules
+from rl_training.experiment.fork_rules import FREE, fork_rules
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.workflows import resume, train
+from short_runs import config_of
 
 HALF = f"{CHECKPOINTS}/step_64"
 
@@ -192,3 +193,53 @@ def test_a_fork_has_a_name_tags_and_a_place_of_its_own(axiomrl: Command, run: Pa
     assert fork.parent == tmp_path / "there"
     config = load_config(fork / "config.yaml")
     assert (config.name, config.tags, read_metadata(fork)["name"]) == ("slow", ("a", "b"), "slow")
+
+
+# -- everything that may change at once ------------------------------------------------------------
+
+OTHER_VALUES: dict[str, Any] = {
+    "loss": "squared",
+    "value_normalization": "tree",
+    "augmentation": "shift",
+    "temperature": 0.5,
+    "target_entropy": -2.0,
+    "minibatch_size": 8,
+}
+# What takes a minute to start, or does not fit the other settings.
+LEFT_ALONE: dict[str, tuple[str, ...]] = {
+    "ppo": ("compile",),
+    "a2c": ("compile", "minibatch_size", "update_epochs"),
+    "c51": ("loss",),
+    "qr_dqn": ("loss",),
+    "rainbow": ("loss",),
+    "sac": ("dropped_quantiles",),
+    "crossq": ("dropped_quantiles",),
+    "efficientzero": ("augmentation",),
+    "scalezero": ("shrink_n_step", "unroll_steps"),
+}
+
+
+def other_value(name: str, value: Any) -> Any:
+    """Return another value that a parameter may have."""
+    if name in OTHER_VALUES:
+        return OTHER_VALUES[name]
+    if name.endswith("_schedule"):
+        return {"type": "constant"} if value is None else {"start": 0.5}
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    return value * 0.5 if value else 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", sorted(ALGORITHMS))
+def test_a_fork_that_changes_everything_it_may_goes_on(algo: str, tmp_path: Path) -> None:
+    run = train(config_of(algo, tmp_path)).run_dir
+    kwargs = load_config(run / "config.yaml").algo_kwargs
+    rules = fork_rules(ALGORITHMS[algo].load_params())
+    free = [name for name, rule in rules.items() if rule == FREE and name not in LEFT_ALONE.get(algo, ())]
+    changes = {f"algo_kwargs.{name}": other_value(name, kwargs[name]) for name in free}
+    fork = resume(run, fork=True, overrides={**changes, "total_timesteps": 64})
+    assert (fork.status, fork.metrics["global_step"]) == ("completed", 64)
+    assert set(read_metadata(fork.run_dir)["parent"]["changed"]) == {*changes, "total_timesteps"}

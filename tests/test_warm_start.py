@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-import off_policy_runs
-import planning_runs
 from cli_parts import CARTPOLE, Command, assert_refused
 from harness import assert_same_run, last_checkpoint, only_run, tiny_config, train_with_stops
 from processes import uninterrupted
@@ -31,9 +29,8 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.policy import policies_from_checkpoint
 from rl_training.runtime.workflows import train
 from scalezero_runs import NEVER, tiny_suite
+from short_runs import SHORT, config_of
 
-SHORT: dict[str, Any] = {"total_timesteps": 32, "eval_episodes": 0}
-PENDULUM_ALGORITHMS = ("sac", "tqc", "crossq", "td3", "ddpg")
 START = f"{CHECKPOINTS}/step_0"
 
 
@@ -42,19 +39,6 @@ class StopAtOnce(Callback):
 
     def on_train_start(self, event: Any) -> None:
         event.request_stop("the start was saved")
-
-
-def config_of(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
-    """Return a short run of any algorithm."""
-    if algo == "scalezero":
-        return tiny_suite(output_dir, NEVER, NEVER, algo_kwargs={"parameter_scaling": False}, **SHORT, **changes)
-    if algo in ("ppo", "a2c"):
-        settings = {"num_steps": 16, "hidden_sizes": [8]}
-        return tiny_config(output_dir, algo=algo, algo_kwargs=settings, **SHORT, **changes)
-    if "zero" in algo:
-        return planning_runs.tiny_run(output_dir, algo, "CartPole-v1", **SHORT, **changes)
-    env_id = "Pendulum-v1" if algo in PENDULUM_ALGORITHMS else "CartPole-v1"
-    return off_policy_runs.tiny_run(output_dir, algo, env_id, **SHORT, **changes)
 
 
 def started(config: TrainConfig) -> Path:
@@ -102,7 +86,9 @@ def test_a_run_acts_at_its_start_as_the_run_it_comes_from_and_has_no_past(algo: 
 
 def test_adapters_that_have_joined_are_within_the_weights_of_the_new_run(tmp_path: Path) -> None:
     stages = {"parameter_scaling": True, "stage_steps": 16}
-    config = tiny_suite(tmp_path, NEVER, NEVER, eval_interval=16, eval_episodes=1, algo_kwargs=stages)
+    config = tiny_suite(
+        tmp_path, NEVER, NEVER, total_timesteps=48, eval_interval=16, eval_episodes=1, algo_kwargs=stages
+    )
     parent = last_checkpoint(train(config).run_dir)
     assert read_state(parent)["algorithm"]["stage"] > 0
     child = started(dataclasses.replace(config, init=parent))

@@ -1,0 +1,28 @@
+"""A short run of any algorithm, for tests of what all of them share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import off_policy_runs
+import planning_runs
+from harness import tiny_config
+from rl_training.experiment.config import TrainConfig
+from scalezero_runs import NEVER, tiny_suite
+
+SHORT: dict[str, Any] = {"total_timesteps": 32, "eval_episodes": 0}
+PENDULUM_ALGORITHMS = ("sac", "tqc", "crossq", "td3", "ddpg")
+
+
+def config_of(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
+    """Return 32 steps of an algorithm, with some learning in them and without evaluations."""
+    if algo == "scalezero":
+        return tiny_suite(output_dir, NEVER, NEVER, algo_kwargs={"parameter_scaling": False}, **SHORT, **changes)
+    if algo in ("ppo", "a2c"):
+        settings = {"num_steps": 16, "hidden_sizes": [8]}
+        return tiny_config(output_dir, algo=algo, algo_kwargs=settings, **SHORT, **changes)
+    if "zero" in algo:
+        return planning_runs.tiny_run(output_dir, algo, "CartPole-v1", **SHORT, **changes)
+    env_id = "Pendulum-v1" if algo in PENDULUM_ALGORITHMS else "CartPole-v1"
+    return off_policy_runs.tiny_run(output_dir, algo, env_id, **SHORT, **changes)
