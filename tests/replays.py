@@ -47,7 +47,7 @@ OFF_POLICY_TASKS: dict[str, dict[str, Any]] = {
         "algo": "sac",
         "env_id": "Pendulum-v1",
         "algo_kwargs": dict(_SMALL),
-        "env_kwargs": {**_SHORT_EPISODES, "normalize_observation": True},
+        "env_kwargs": {**_SHORT_EPISODES, "normalize_observation": True, "normalize_reward": True},
     },
     "sac_sde": {
         "algo": "sac",
@@ -67,6 +67,7 @@ OFF_POLICY_TASKS: dict[str, dict[str, Any]] = {
         "algo": "dqn",
         "env_id": "toy_envs:Toy/MaskedDiscrete-v0",
         "algo_kwargs": {**_SMALL, "n_step": 3, "learning_starts": 32},
+        "env_kwargs": {"normalize_observation": True, "normalize_reward": True},
     },
 }
 

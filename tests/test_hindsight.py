@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from harness import assert_same_run, tiny_config, train_with_stops
 from rl_training.data.hindsight import GoalTask, HindsightReplay
 from rl_training.data.samplers import UniformSampler
+from rl_training.envs.goal_tasks import BitFlip
+from rl_training.envs.normalize import Normalizers, ObservationNormalizer, RewardNormalizer
 from rl_training.errors import ConfigError
+from rl_training.runtime.setup import RunSetup
 from rl_training.runtime.workflows import train
 
 BOX = spaces.Box(-100, 100, (1,), np.float32)
@@ -28,7 +33,9 @@ def goals(values: list[float], desired: float = 99.0) -> dict[str, np.ndarray]:
     return {"observation": column, "achieved_goal": column, "desired_goal": np.full_like(column, desired)}
 
 
-def make_replay(strategy: str, *, ratio: float = 1.0, num_envs: int = 2, capacity: int = 64) -> HindsightReplay:
+def make_replay(
+    strategy: str, *, ratio: float = 1.0, num_envs: int = 2, capacity: int = 64, normalizers: Normalizers | None = None
+) -> HindsightReplay:
     return HindsightReplay(
         SPACE,
         np.zeros(num_envs, np.int64),
@@ -39,6 +46,7 @@ def make_replay(strategy: str, *, ratio: float = 1.0, num_envs: int = 2, capacit
         gamma=GAMMA,
         num_envs=num_envs,
         capacity=capacity,
+        normalizers=normalizers,
     )
 
 
@@ -138,6 +146,60 @@ def test_a_restored_replay_knows_the_same_episodes(steps):
     np.testing.assert_array_equal(first["observation"]["desired_goal"], second["observation"]["desired_goal"])
 
 
+def normalised(strategy: str, ratio: float) -> HindsightReplay:
+    """Return a replay of two finished episodes, with statistics of everything in it."""
+    normalizers = Normalizers(ObservationNormalizer(SPACE, clip=10.0), RewardNormalizer(2, GAMMA, clip=10.0))
+    assert normalizers.observation is not None
+    assert normalizers.reward is not None
+    for state in range(10, 15):
+        normalizers.observation.update(goals([state, state + 10], desired=state + 1))
+        normalizers.reward.update(np.array([-1.0, 0.0]), np.zeros(2, bool))
+    replay = make_replay(strategy, ratio=ratio, normalizers=normalizers)
+    fill(replay, 4, {3: [0, 1]})
+    return replay
+
+
+def test_goals_are_replaced_as_they_are_and_scaled_afterwards():
+    replay = normalised("final", 1.0)
+    (batch,), rows = replay.sample(40, np.random.default_rng(0), torch.device("cpu"))
+    raw = replay.gather(rows[0], np.random.default_rng(0))
+    assert set(raw["observation"]["desired_goal"][:, 0].tolist()) == {14.0, 24.0}
+    for ours, theirs in ((batch.observation, raw["observation"]), (batch.next_observation, raw["next_observation"])):
+        for key, part in replay.normalizers.scale_observation(theirs).items():
+            np.testing.assert_array_equal(ours[key], part)
+            assert part.dtype == np.float32
+    # The last step of an episode reaches its own final goal; whatever is missed pays the same, replaced or not.
+    kept = normalised("final", 0.0).sample(40, np.random.default_rng(0), torch.device("cpu"))[0][0]
+    (missed,) = replay.normalizers.scale_reward(np.array([-1.0])).tolist()
+    assert missed != -1.0
+    assert set(batch.reward.tolist()) == {0.0, missed}
+    assert set(kept.reward.tolist()) == {missed}
+
+
+def test_the_sign_of_a_reward_is_that_of_a_replaced_goal_too(tmp_path):
+    config = tiny_config(
+        tmp_path,
+        algo="dqn",
+        env_id="test_hindsight:DearBitFlip-v0",
+        algo_kwargs=HINDSIGHT,
+        env_kwargs={"reward_sign": True},
+    )
+    task = RunSetup(config, None).goal_task()
+    zero, one = np.zeros((1, 10), np.float32), np.ones((1, 10), np.float32)
+    assert [task.reward(zero, goal).item() for goal in (zero, one)] == [0.0, -1.0]
+
+
+class DearBitFlip(BitFlip):
+    """Pays -5 for every goal that is missed."""
+
+    def compute_reward(self, achieved, desired, info):
+        return 5 * super().compute_reward(achieved, desired, info)
+
+
+if "DearBitFlip-v0" not in gym.registry:
+    gym.register("DearBitFlip-v0", entry_point="test_hindsight:DearBitFlip", max_episode_steps=15)
+
+
 def test_observations_without_goals_are_refused_with_the_repair(tmp_path):
     config = tiny_config(tmp_path, algo="dqn", algo_kwargs=HINDSIGHT)
     with pytest.raises(ConfigError, match="set hindsight to none"):
@@ -149,6 +211,13 @@ def test_observations_without_goals_are_refused_with_the_repair(tmp_path):
 def test_a_stopped_run_with_hindsight_ends_as_one_that_was_not(algo, task, tmp_path):
     def config(name):
         env_id = f"rl_training.envs.goal_tasks:{task}"
-        return tiny_config(tmp_path / name, algo=algo, env_id=env_id, total_timesteps=120, algo_kwargs=HINDSIGHT)
+        return tiny_config(
+            tmp_path / name,
+            algo=algo,
+            env_id=env_id,
+            total_timesteps=120,
+            algo_kwargs=HINDSIGHT,
+            env_kwargs={"normalize_observation": algo == "td3", "normalize_reward": algo != "dqn"},
+        )
 
     assert_same_run(train_with_stops(config("stopped"), [13, 31]), train(config("straight")).run_dir)

@@ -33,7 +33,11 @@ TASKS: dict[str, dict[str, Any]] = {
             "memory_map": True,
         },
     },
-    "efficientzero": {"algo": "efficientzero", "algo_kwargs": dict(_RESUMED)},
+    "efficientzero": {
+        "algo": "efficientzero",
+        "algo_kwargs": dict(_RESUMED),
+        "env_kwargs": {"normalize_observation": True, "normalize_reward": True},
+    },
     "masked": {"algo": "gumbel_muzero", "env_id": "toy_envs:Toy/MaskedDiscrete-v0", "algo_kwargs": dict(_RESUMED)},
     "shifted_images": {
         "algo": "efficientzero",

@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -35,6 +37,7 @@ from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.segments import SEGMENTS, write_segment
 from rl_training.runtime.replay_archive import ReplayArchive
 from rl_training.runtime.workflows import resume, train
+from test_planning_resume import planning_config
 
 NUM_ENVS = 100
 
@@ -297,3 +300,22 @@ def test_a_longer_horizon_goes_on_with_the_replay(run):
     assert extended.metrics["global_step"] == 300
     assert_same_run(extended.run_dir, run)
     verify_checkpoint(last_checkpoint(run), to_resume=True)
+
+
+@pytest.mark.parametrize(("name", "blocked"), [("qr_dqn", True), ("gumbel_muzero", False)])
+def test_a_moved_run_with_a_memory_mapped_replay_goes_on_where_it_is(name, blocked, tmp_path):
+    make = off_policy_config if name == "qr_dqn" else planning_config
+    old, new = tmp_path / "old", tmp_path / "elsewhere" / "moved"
+    with stopped_after(35):
+        run_dir = train(make(name, old)).run_dir
+    new.parent.mkdir()
+    shutil.move(run_dir, new)
+    shutil.rmtree(old)
+    if blocked:
+        old.write_text("no directory can be made here")
+    with mock.patch.object(tempfile, "TemporaryFile", wraps=tempfile.TemporaryFile) as made:
+        assert resume(new).status == "completed"
+    assert {call.kwargs["dir"] for call in made.call_args_list} == {new}
+    assert old.is_file() if blocked else not old.exists()
+    if blocked:
+        assert_same_run_and_replay(new, uninterrupted(make(name, tmp_path / "straight")))

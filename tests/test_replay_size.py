@@ -13,6 +13,7 @@ from rl_training.data.hindsight import GoalTask, HindsightReplay
 from rl_training.data.replay import Replay
 from rl_training.data.replay_size import ReplaySize
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
+from rl_training.envs.normalize import Normalizers, ObservationNormalizer, RewardNormalizer
 
 VECTOR = spaces.Box(-np.inf, np.inf, (17,), np.float64)  # kept as float32
 IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)
@@ -21,6 +22,7 @@ GOALS["desired_goal"] = GOALS["observation"]
 MIXED = spaces.Dict({"picture": IMAGE, "step": spaces.Discrete(9), "numbers": VECTOR})
 TASK = GoalTask(reward=lambda achieved, desired: np.zeros(len(achieved)))
 NUM_ENVS = 3
+NORMALIZERS = Normalizers(ObservationNormalizer(VECTOR, 10.0), RewardNormalizer(NUM_ENVS, 0.9, 10.0))
 FACTS: dict[str, dict[str, Any]] = {
     "vector": {"space": VECTOR},
     "n-step": {"space": VECTOR, "n_step": 5},
@@ -29,6 +31,7 @@ FACTS: dict[str, dict[str, Any]] = {
     "dict": {"space": MIXED},
     "prioritized": {"space": VECTOR, "prioritized": True, "n_step": 3},
     "hindsight": {"space": GOALS, "hindsight": True},
+    "normalised": {"space": VECTOR, "n_step": 5, "normalizers": NORMALIZERS},  # doubles, and each of the rewards
     "masked": {"space": VECTOR, "mask": np.ones((NUM_ENVS, 5), np.bool_)},
 }
 
@@ -50,6 +53,7 @@ def replay_of(kind: str, capacity: int) -> Replay:
     if fact.get("prioritized"):
         sampler = PrioritizedSampler(capacity, alpha=0.5, eps=1e-6)
     settings: dict[str, Any] = {"capacity": capacity, "num_envs": NUM_ENVS, "gamma": 0.9, "stack": fact.get("stack", 1)}
+    settings["normalizers"] = fact.get("normalizers")
     if fact.get("hindsight"):
         return HindsightReplay(
             fact["space"], action_of(kind), sampler, task=TASK, strategy="future", ratio=0.8, **settings
@@ -80,6 +84,9 @@ def test_a_vector_by_hand() -> None:
     spare = 2 * 2 * (1 + 1 + 1) * NUM_ENVS
     assert size_of("vector").columns(8000) == 8000 * width + (8000 + 1000 + spare) * 17 * 4
     assert size_of("vector").index(8000) == 0
+    # Normalised when it is drawn: five rewards instead of their sum, and numbers in the precision they came in.
+    width, spare = 2 * 8 + 8 + 5 * 4 + 4 + 4, 2 * 2 * (5 + 1 + 1) * NUM_ENVS
+    assert size_of("normalised").columns(8000) == 8000 * width + (8000 + 1000 + spare) * 17 * 8
     assert size_of("prioritized").index(8000) == 2 * 8192 * 8
     assert size_of("hindsight").index(8000) == 8000 * 2 * 8
 

@@ -136,6 +136,31 @@ class Stuck(Echo):
         return self._steps < 3
 
 
+class Drift(gym.Env[np.ndarray, Any]):
+    """Shows doubles far from 0 that never repeat, and pays more and more, now and then very much.
+
+    No statistics of its first steps fit the later ones.
+    """
+
+    def __init__(self, action: str = "discrete") -> None:
+        self.action_space = ACTION_SPACES[action]
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self._steps = 0  # of all episodes
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        reward = self._steps * self.np_random.normal() * (50 if self.np_random.random() < 0.1 else 1)
+        ended, by_time = self.np_random.random(2) < (0.15, 0.5)
+        return self._observe(), reward, bool(ended and not by_time), bool(ended and by_time), {}
+
+    def _observe(self) -> np.ndarray:
+        return 1e7 + self._steps * 0.05 + self.np_random.normal(size=2) * (1.0, 0.01)
+
+
 def _size(space: gym.Space[Any]) -> int:
     """Return how many numbers an action has."""
     return int(np.prod(space.shape or (1,)))
@@ -169,6 +194,9 @@ for kind in ACTION_SPACES:
 for view in ("image", "dict", "dict_with_image"):
     title = "".join(word.capitalize() for word in view.split("_"))
     _register(f"Toy/{title}-v0", action="discrete", observation=view)
+for kind in ("discrete", "box"):
+    if f"Toy/Drift{kind.capitalize()}-v0" not in gym.registry:
+        gym.register(f"Toy/Drift{kind.capitalize()}-v0", entry_point="toy_envs:Drift", kwargs={"action": kind})
 for special in ("LateMask", "Stuck"):
     if f"Toy/{special}-v0" not in gym.registry:
         gym.register(f"Toy/{special}-v0", entry_point=f"toy_envs:{special}")

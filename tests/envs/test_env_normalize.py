@@ -16,6 +16,7 @@ from rl_training.envs.normalize import (
     ObservationNormalizer,
     RewardNormalizer,
     RunningMoments,
+    normalizers_of,
     with_normalization,
 )
 from rl_training.envs.vector import VectorEnv
@@ -82,7 +83,10 @@ def test_reward_is_scaled_by_the_deviation_of_the_discounted_return() -> None:
         (np.array([1.0, -2.0]), np.array([False, True])),
         (np.array([3.0, 4.0]), np.array([False, False])),
     ]
-    scaled = [normalizer(reward, ended) for reward, ended in steps]
+    scaled = []
+    for reward, ended in steps:
+        normalizer.update(reward, ended)
+        scaled.append(normalizer(reward))
     # Returns: [1, -2], then [1 * 0.5 + 3, 4], because the second environment started anew.
     np.testing.assert_allclose(scaled[0], np.array([1, -2]) / np.std([1, -2]), rtol=1e-6)
     np.testing.assert_allclose(scaled[1], np.array([3, 4]) / np.std([1, -2, 3.5, 4]), rtol=1e-6)
@@ -107,8 +111,8 @@ def test_statistics_take_each_observation_once_and_never_the_final_one() -> None
         env.step(np.zeros(NUM_ENVS, dtype=int))
         seen.append(raw.step(np.zeros(NUM_ENVS, dtype=int)).obs)
     everything = np.concatenate([np.asarray(obs) for obs in seen])
-    assert env.observation_normalizer is not None
-    moments = env.observation_normalizer.state_dict()["observation"]
+    assert env.normalizers.observation is not None
+    moments = env.normalizers.observation.state_dict()["observation"]
     assert moments["count"] == len(everything)
     np.testing.assert_allclose(moments["mean"], everything.mean(axis=0))
     np.testing.assert_allclose(moments["var"], everything.var(axis=0))
@@ -121,12 +125,25 @@ def test_final_observation_is_scaled_like_the_next_one() -> None:
     ended = False
     for _ in range(20):
         ours, theirs = env.step(np.zeros(NUM_ENVS, dtype=int)), raw.step(np.zeros(NUM_ENVS, dtype=int))
-        assert env.observation_normalizer is not None
-        np.testing.assert_array_equal(ours.obs, env.observation_normalizer(theirs.obs))
-        np.testing.assert_array_equal(ours.final_obs, env.observation_normalizer(theirs.final_obs))
+        assert env.normalizers.observation is not None
+        np.testing.assert_array_equal(ours.obs, env.normalizers.observation(theirs.obs))
+        np.testing.assert_array_equal(ours.final_obs, env.normalizers.observation(theirs.final_obs))
         assert (ours.final_obs is ours.obs) == (theirs.final_obs is theirs.obs)
         ended |= ours.final_obs is not ours.obs
     assert ended
+
+
+def test_a_measured_environment_gives_what_it_gets_and_knows_the_same_statistics() -> None:
+    params = EnvParams(normalize_observation=True, normalize_reward=True)
+    measured, raw, scaled = with_normalization(_make(), params, gamma=0.9, raw=True), _make(), _normalized(_make())
+    assert measured.observation_space == raw.observation_space
+    for env in (measured, raw, scaled):
+        env.reset([1, 2, 3])
+    for _ in range(20):
+        ours, theirs, _ = (env.step(np.zeros(NUM_ENVS, dtype=int)) for env in (measured, raw, scaled))
+        for our, their in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(our, their)
+    assert str(normalizers_of(measured).state_dict()) == str(scaled.normalizers.state_dict())
 
 
 @pytest.mark.parametrize("backend", ["local_sync", "vector"])
@@ -164,8 +181,8 @@ def test_statistics_can_be_kept_where_the_environment_cannot() -> None:
     env.reset([1, 2, 3])
     assert env.state_dict() is None
     fresh = _normalized(_make(env_id="env_samples:Sample/Forgetful-v0"))
-    fresh.load_normalizer_state_dict(env.normalizer_state_dict())
-    assert str(fresh.normalizer_state_dict()) == str(env.normalizer_state_dict())
+    fresh.normalizers.load_state_dict(env.normalizers.state_dict())
+    assert str(fresh.normalizers.state_dict()) == str(env.normalizers.state_dict())
 
 
 def test_without_normalisation_nothing_is_wrapped() -> None:

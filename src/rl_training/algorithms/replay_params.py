@@ -34,7 +34,7 @@ class ExperienceParams:
     buffer_size: Annotated[int, Ge(1)] = 1_000_000
     """Transitions the replay holds."""
     memory_map: bool = False
-    """Keep the replay in nameless files below output_dir, which vanish with the process, instead of in memory."""
+    """Keep the replay in nameless files where the run is, which vanish with the process, instead of in memory."""
     learning_starts: Annotated[int, Ge(0)] = 1_000
     """Environment steps before learning begins; they must fill a batch."""
     batch_size: Annotated[int, Ge(1)] = 256

@@ -13,7 +13,7 @@ class Transitions(NamedTuple):
 
     observation: np.ndarray  # [k] or [k, stack] serial numbers
     action: np.ndarray  # [k, ...]
-    reward: np.ndarray  # [k] discounted sum of up to n rewards
+    reward: np.ndarray  # [k] discounted sum of up to n rewards; or [k, n], each of them with zeros after the last
     discount: np.ndarray  # [k] what the value of the successor is multiplied by: gamma^n, or 0 after a termination
     successor: np.ndarray  # [k] or [k, stack] serial numbers
     env: np.ndarray  # [k] which environment
@@ -26,7 +26,8 @@ class NStepAccumulator:
     after however many rewards there were.
     """
 
-    def __init__(self, num_envs: int, n_step: int, gamma: float) -> None:
+    def __init__(self, num_envs: int, n_step: int, gamma: float, *, summed: bool = True) -> None:
+        """With `summed=False` several rewards stay apart, for `total` to sum when they are used."""
         self.num_envs = num_envs
         self.n_step = n_step
         self.powers = gamma ** np.arange(n_step + 1)
@@ -34,7 +35,8 @@ class NStepAccumulator:
         self._envs = np.arange(num_envs)
         self._steps = 0
         self._age = np.full((n_step, num_envs), -1)  # rewards summed so far; -1 marks an empty place
-        self._return = np.zeros((n_step, num_envs))
+        self._summed = summed
+        self._return = np.zeros((n_step, num_envs) if summed else (n_step, num_envs, n_step))
         self._observation: np.ndarray | None = None  # [n_step, num_envs] or [n_step, num_envs, stack]
         self._action: np.ndarray | None = None  # [n_step, num_envs, ...]
 
@@ -59,9 +61,19 @@ class NStepAccumulator:
         self._observation[place], self._action[place] = observation, action
         self._return[place], self._age[place] = 0.0, 0
         pending = self._age >= 0
-        self._return += np.where(pending, self.powers[self._age] * reward, 0.0)
+        if self._summed:
+            self._return += np.where(pending, self.powers[self._age] * reward, 0.0)
+        else:
+            places, envs = np.nonzero(pending)
+            self._return[places, envs, self._age[places, envs]] = reward[envs]
         self._age += pending
         return self._emit((self._age == self.n_step) | (pending & (terminated | truncated)), terminated, successor)
+
+    def total(self, reward: np.ndarray) -> np.ndarray:
+        """Return the discounted sums [...] of rewards kept apart [..., n_step]; single rewards are sums already."""
+        if self.n_step == 1:
+            return reward
+        return (reward * self.powers[:-1]).sum(-1).astype(np.float32)
 
     def flush(self, successor: np.ndarray) -> Transitions | None:
         """Complete every held-back step as if its episode were truncated now, before `successor`."""

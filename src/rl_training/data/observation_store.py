@@ -19,16 +19,29 @@ _WHOLE = "observation"  # the column of an observation that is not a Dict
 class ObservationStore:
     """A ring of observations. Of stacked frames only the newest is kept; a stack is a row of serial numbers."""
 
-    def __init__(self, space: Space[Any], capacity: int, *, stack: int = 1, directory: Path | None = None) -> None:
-        """Reserve memory, or files in `directory`, for `capacity` observations of which `stack` frames are one."""
+    def __init__(
+        self,
+        space: Space[Any],
+        capacity: int,
+        *,
+        stack: int = 1,
+        directory: Path | None = None,
+        keep_double: bool = False,
+    ) -> None:
+        """Reserve memory, or files in `directory`, for `capacity` observations of which `stack` frames are one.
+
+        Floats are kept in single precision, or as they are with `keep_double`: where a mean is taken off them later,
+        what single precision drops can be all that is left.
+        """
         self.capacity = capacity
         self.stack = stack
         self.count = 0  # observations ever put; the serial number of the next one
         self._is_dict = isinstance(space, spaces.Dict)
         parts = dict(space.items()) if isinstance(space, spaces.Dict) else {_WHOLE: space}
         self._shapes = {key: tuple(part.shape or ()) for key, part in parts.items()}
+        dtypes = {key: part.dtype if keep_double else _single(part.dtype) for key, part in parts.items()}
         self._columns = {
-            key: allocate_column((capacity, *_frame_shape(part, stack)), _dtype(part), directory, f"obs_{key}")
+            key: allocate_column((capacity, *_frame_shape(part, stack)), dtypes[key], directory, f"obs_{key}")
             for key, part in parts.items()
         }
 
@@ -93,8 +106,8 @@ def allocate_column(shape: tuple[int, ...], dtype: Any, directory: Path | None, 
             return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
 
 
-def _dtype(space: Space[Any]) -> Any:
-    return np.float32 if np.issubdtype(space.dtype, np.floating) else space.dtype
+def _single(dtype: Any) -> Any:
+    return np.float32 if np.issubdtype(dtype, np.floating) else dtype
 
 
 def _frame_shape(space: Space[Any], stack: int) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from rl_training.data.mask_store import MaskStore
 from rl_training.data.observation_store import ObservationStore, allocate_column, ring_places
 from rl_training.data.observations import NumpyObservation, Observation, array_to_tensor, map_observation
 from rl_training.data.samplers import Sampler
+from rl_training.envs.normalize import Normalizers
 
 SAVED_PARTS = 32  # a full replay is saved in this many parts, so that saving copies little of it at a time
 SMALLEST_PART = 1 << 20  # bytes; what is smaller is not worth a file of its own
@@ -38,7 +39,10 @@ class ReplayBatch(NamedTuple):
 
 
 class Replay:
-    """The latest transitions of all environments, each observation stored once."""
+    """The latest transitions of all environments, each observation stored once.
+
+    What is stored is raw; what is drawn is scaled by the normalisers' statistics of that moment.
+    """
 
     def __init__(
         self,
@@ -52,8 +56,10 @@ class Replay:
         gamma: float,
         stack: int = 1,
         directory: Path | None = None,
+        normalizers: Normalizers | None = None,
     ) -> None:
         """Reserve memory for `capacity` transitions; `action` is an example of one step, [num_envs, ...]."""
+        self.normalizers = normalizers or Normalizers()
         self.capacity = capacity
         self.num_envs = num_envs
         self.count = 0  # transitions ever added
@@ -62,16 +68,24 @@ class Replay:
         # Transitions of one moment may refer to observations this far apart.
         self._spread = 2 * (n_step + stack + 1) * num_envs
         room = capacity + capacity // OBSERVATION_SLACK + 2 * self._spread
-        self.observations = ObservationStore(observation_space, room, stack=stack, directory=directory)
+        self.observations = ObservationStore(
+            observation_space,
+            room,
+            stack=stack,
+            directory=directory,
+            keep_double=self.normalizers.observation is not None,
+        )
         self.masks = MaskStore(room, directory=directory)
-        self.accumulator = NStepAccumulator(num_envs, n_step, gamma)
+        # Every reward is scaled and bounded before they are summed, so the scale of then must not be in the sum.
+        summed = n_step == 1 or self.normalizers.reward is None
+        self.accumulator = NStepAccumulator(num_envs, n_step, gamma, summed=summed)
         self.stacks = StackTracker(num_envs, stack)
         serial_shape = (capacity, stack) if stack > 1 else (capacity,)
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {
             "observation": (serial_shape, np.int64),
             "successor": (serial_shape, np.int64),
             "action": ((capacity, *action.shape[1:]), action.dtype),
-            "reward": ((capacity,), np.float32),
+            "reward": ((capacity,) if summed else (capacity, n_step), np.float32),
             "discount": ((capacity,), np.float32),
             "env": ((capacity,), np.int32),
         }
@@ -148,19 +162,28 @@ class Replay:
     ) -> tuple[list[ReplayBatch], np.ndarray]:
         """Draw `count` batches with one transfer; return them and their rows [count, batch_size]."""
         rows, weight = self.sampler.sample(self.oldest, self.count, (count, batch_size), beta, generator)
-        gathered = self.gather(rows, generator)
+        gathered = self._scaled(self.gather(rows, generator))
         gathered["weight"] = weight
         columns = (_batches(gathered[name], count, device) for name in ReplayBatch._fields)
         return [ReplayBatch(*parts) for parts in zip(*columns, strict=True)], rows
 
+    def _scaled(self, gathered: dict[str, Any]) -> dict[str, Any]:
+        """Scale gathered transitions by the statistics of now."""
+        if self.normalizers.observation is not None:
+            for name in ("observation", "next_observation"):
+                gathered[name] = self.normalizers.observation(gathered[name])
+        if self.normalizers.reward is not None:
+            gathered["reward"] = self.accumulator.total(self.normalizers.reward(gathered["reward"]))
+        return gathered
+
     def gather(self, rows: np.ndarray, generator: np.random.Generator) -> dict[str, Any]:
-        """Return the transitions in rows [...] as host arrays."""
+        """Return the transitions in rows [...] as host arrays, raw."""
         columns = self.columns
         return {
             "observation": self.observations.get(columns["observation"].take(rows, axis=0)),
             "next_observation": self.observations.get(columns["successor"].take(rows, axis=0)),
             "action": columns["action"].take(rows, axis=0),
-            "reward": columns["reward"].take(rows),
+            "reward": columns["reward"].take(rows, axis=0),
             "discount": columns["discount"].take(rows),
             "mask": self._masks_of(columns["observation"], rows),
             "next_mask": self._masks_of(columns["successor"], rows),

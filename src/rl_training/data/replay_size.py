@@ -10,6 +10,7 @@ from gymnasium import Space
 
 from rl_training.data.replay import OBSERVATION_SLACK, Replay
 from rl_training.data.samplers import UniformSampler
+from rl_training.envs.normalize import Normalizers
 
 _ENDED = 1  # hindsight: the column that says where an episode ended
 _FIRST_AND_LAST = 8 + 8  # hindsight: the serial numbers of an episode's ends
@@ -39,6 +40,7 @@ class ReplaySize:
         hindsight: bool,
         mask_width: int = 0,
         search_width: int = 0,
+        normalizers: Normalizers | None = None,
     ) -> ReplaySize:
         """Measure a replay of a single transition; `action` is an example of one step, [num_envs, ...].
 
@@ -54,6 +56,7 @@ class ReplaySize:
             n_step=n_step,
             gamma=1.0,
             stack=stack,
+            normalizers=normalizers,
         )
         return cls(
             transition=sum(column.nbytes for column in replay.columns.values()) + _ENDED * hindsight + search_width,

@@ -13,6 +13,7 @@ from rl_training.data.observation_store import allocate_column
 from rl_training.data.observations import NumpyObservation
 from rl_training.data.replay import Replay
 from rl_training.data.samplers import Sampler
+from rl_training.envs.normalize import Normalizers
 
 RUNNING, TERMINATED, TRUNCATED = range(3)
 
@@ -44,6 +45,7 @@ class TrajectoryReplay(Replay):
         num_envs: int,
         stack: int = 1,
         directory: Path | None = None,
+        normalizers: Normalizers | None = None,
     ) -> None:
         """Reserve memory for `capacity` steps; `action` is an example of one step, [num_envs]."""
         super().__init__(
@@ -56,6 +58,7 @@ class TrajectoryReplay(Replay):
             gamma=1.0,
             stack=stack,
             directory=directory,
+            normalizers=normalizers,
         )
         # Single steps come in the order of the environments: an episode's serial numbers are num_envs apart.
         for name, (width, kind) in _search_columns(actions).items():
@@ -88,7 +91,7 @@ class TrajectoryReplay(Replay):
         return rows[0], None if weight is None else weight[0]
 
     def windows(self, rows: np.ndarray, length: int) -> Window:
-        """Return the steps that begin at rows [B]."""
+        """Return the steps that begin at rows [B], their rewards scaled by the statistics of now."""
         serials = self.serials(rows) + np.arange(length)[:, None] * self.num_envs  # [L, B]
         places = serials % self.capacity
         ended = self.columns["ended"].take(places)
@@ -106,20 +109,23 @@ class TrajectoryReplay(Replay):
             real=real,
             over=over,
             action=columns["action"].take(places),
-            reward=columns["reward"].take(places),
+            reward=self.normalizers.scale_reward(columns["reward"].take(places)),
             terminated=terminated,
             policy=columns["policy"].take(places, axis=0),
             value=columns["value"].take(places),
         )
 
     def observed(self, rows: np.ndarray) -> tuple[NumpyObservation, np.ndarray | None]:
-        """Return the observations [..., *shape] before steps [...], and what was legal in them."""
-        serials = self.columns["observation"].take(rows, axis=0)
-        return self.observations.get(serials), self._masks_of(self.columns["observation"], rows)
+        """Return the observations [..., *shape] before steps [...], scaled as of now, and what was legal in them."""
+        serials = self.columns["observation"]
+        return self._scaled_at(serials, rows), self._masks_of(serials, rows)
 
     def reached(self, rows: np.ndarray) -> NumpyObservation:
-        """Return the true successors [..., *shape] of steps [...]."""
-        return self.observations.get(self.columns["successor"].take(rows, axis=0))
+        """Return the true successors [..., *shape] of steps [...], scaled by the statistics of now."""
+        return self._scaled_at(self.columns["successor"], rows)
+
+    def _scaled_at(self, serials: np.ndarray, rows: np.ndarray) -> NumpyObservation:
+        return self.normalizers.scale_observation(self.observations.get(serials.take(rows, axis=0)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is not in the rows."""

@@ -113,11 +113,14 @@ class RewardNormalizer:
         """Forget the episodes in progress, not the statistics."""
         self._returns[:] = 0.0
 
-    def __call__(self, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """Add one step [num_envs] to the statistics and return its scaled rewards as float32."""
+    def update(self, reward: np.ndarray, ended: np.ndarray) -> None:
+        """Add one step [num_envs] to the statistics."""
         self._returns = self._returns * self.gamma + reward
         self._moments.update(self._returns)
         self._returns[ended] = 0.0
+
+    def __call__(self, reward: np.ndarray) -> np.ndarray:
+        """Return rewards [...] of single steps, scaled by the statistics as they are, as float32."""
         scaled = reward / np.sqrt(self._moments.var + _EPSILON)
         return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
 
@@ -135,74 +138,117 @@ class RewardNormalizer:
         self._returns = returns
 
 
-class NormalizedVectorEnv:
-    """A vector environment seen through its normalisers; episodes keep their raw returns."""
+class Normalizers:
+    """What scales the observations and the rewards of one task; None leaves them as they are."""
 
     def __init__(
-        self, env: VectorEnv, observation: ObservationNormalizer | None, reward: RewardNormalizer | None
+        self, observation: ObservationNormalizer | None = None, reward: RewardNormalizer | None = None
     ) -> None:
-        self.env = env
-        self.observation_normalizer = observation
-        self.reward_normalizer = reward
-        self.num_envs = env.num_envs
-        self.action_space = env.action_space
-        self.observation_space = env.observation_space if observation is None else observation.normalized_space
+        self.observation = observation
+        self.reward = reward
 
-    def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
-        obs, mask = self.env.reset(seeds)
-        if self.reward_normalizer is not None:
-            self.reward_normalizer.reset()
-        return self._observe(obs), mask
+    def __bool__(self) -> bool:
+        """Whether anything is scaled."""
+        return self.observation is not None or self.reward is not None
 
-    def step(self, actions: np.ndarray) -> StepBatch:
-        batch = self.env.step(actions)
-        obs, final_obs, reward = batch.obs, batch.final_obs, batch.reward
-        if self.reward_normalizer is not None:
-            reward = self.reward_normalizer(reward, batch.terminated | batch.truncated)
-        if self.observation_normalizer is not None:
-            obs = self._observe(batch.obs)
-            final_obs = obs if batch.final_obs is batch.obs else self.observation_normalizer(batch.final_obs)
-        return batch._replace(obs=obs, final_obs=final_obs, reward=reward)
+    def begin(self, obs: Obs) -> None:
+        """Add the first observations of new episodes, which those in progress give way to."""
+        if self.reward is not None:
+            self.reward.reset()
+        if self.observation is not None:
+            self.observation.update(obs)
 
-    def _observe(self, obs: Obs) -> Obs:
-        if self.observation_normalizer is None:
-            return obs
-        self.observation_normalizer.update(obs)
-        return self.observation_normalizer(obs)
+    def update(self, step: StepBatch) -> None:
+        """Add one step of every environment: its rewards, and the observations to act on next."""
+        if self.reward is not None:
+            self.reward.update(step.reward, step.terminated | step.truncated)
+        if self.observation is not None:
+            self.observation.update(step.obs)
 
-    def normalizer_state_dict(self) -> dict[str, Any]:
-        """The normalisers alone: kept also where the environments cannot be snapshotted."""
-        observation, reward = self.observation_normalizer, self.reward_normalizer
+    def scale_observation(self, obs: Obs) -> Obs:
+        """Return observations scaled by the statistics as they are, or the same object where nothing is to be done."""
+        return obs if self.observation is None else self.observation(obs)
+
+    def scale_reward(self, reward: np.ndarray) -> np.ndarray:
+        """Return rewards of single steps, scaled by the statistics as they are, or the same object."""
+        return reward if self.reward is None else self.reward(reward)
+
+    def state_dict(self) -> dict[str, Any]:
+        observation, reward = self.observation, self.reward
         return {
             "observation": None if observation is None else observation.state_dict(),
             "reward": None if reward is None else reward.state_dict(),
         }
 
-    def load_normalizer_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with saved statistics."""
-        for name, normalizer in (
-            ("observation", self.observation_normalizer),
-            ("reward", self.reward_normalizer),
-        ):
+        for name, normalizer in (("observation", self.observation), ("reward", self.reward)):
             if (state[name] is None) != (normalizer is None):
                 raise CheckpointError(f"the checkpoint and the run do not agree on normalize_{name}")
             if normalizer is not None:
                 normalizer.load_state_dict(state[name])
 
+
+class MeasuredVectorEnv:
+    """A vector environment that keeps the statistics of what it gives, and gives it raw.
+
+    Whoever stores steps for long scales them when they are used: by then the statistics are others.
+    """
+
+    def __init__(self, env: VectorEnv, normalizers: Normalizers) -> None:
+        self.env = env
+        self.normalizers = normalizers
+        self.num_envs = env.num_envs
+        self.action_space = env.action_space
+        self.observation_space = env.observation_space
+
+    def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
+        obs, mask = self.env.reset(seeds)
+        self.normalizers.begin(obs)
+        return obs, mask
+
+    def step(self, actions: np.ndarray) -> StepBatch:
+        batch = self.env.step(actions)
+        self.normalizers.update(batch)
+        return batch
+
     def state_dict(self) -> dict[str, Any] | None:
         env_state = self.env.state_dict()
-        return None if env_state is None else {"env": env_state, "normalizers": self.normalizer_state_dict()}
+        return None if env_state is None else {"env": env_state, "normalizers": self.normalizers.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.load_normalizer_state_dict(state["normalizers"])
+        self.normalizers.load_state_dict(state["normalizers"])
         self.env.load_state_dict(state["env"])
 
     def close(self) -> None:
         self.env.close()
 
 
-def with_normalization(env: VectorEnv, params: EnvParams, *, gamma: float) -> VectorEnv:
-    """Return `env` behind the normalisers that `params` asks for, or `env` itself where it asks for none."""
+class NormalizedVectorEnv(MeasuredVectorEnv):
+    """A vector environment seen through its normalisers; episodes keep their raw returns."""
+
+    def __init__(self, env: VectorEnv, normalizers: Normalizers) -> None:
+        super().__init__(env, normalizers)
+        if normalizers.observation is not None:
+            self.observation_space = normalizers.observation.normalized_space
+
+    def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
+        obs, mask = super().reset(seeds)
+        return self.normalizers.scale_observation(obs), mask
+
+    def step(self, actions: np.ndarray) -> StepBatch:
+        batch = super().step(actions)
+        scale = self.normalizers.scale_observation
+        obs = scale(batch.obs)
+        final_obs = obs if batch.final_obs is batch.obs else scale(batch.final_obs)
+        return batch._replace(obs=obs, final_obs=final_obs, reward=self.normalizers.scale_reward(batch.reward))
+
+
+def with_normalization(env: VectorEnv, params: EnvParams, *, gamma: float, raw: bool = False) -> VectorEnv:
+    """Return `env` behind the normalisers that `params` asks for, or `env` itself where it asks for none.
+
+    With `raw` they learn from what passes and leave it as it is (`normalizers_of` finds them).
+    """
     if not (params.normalize_observation or params.normalize_reward):
         return env
     observation = reward = None
@@ -210,4 +256,9 @@ def with_normalization(env: VectorEnv, params: EnvParams, *, gamma: float) -> Ve
         observation = ObservationNormalizer(env.observation_space, params.clip_observation)
     if params.normalize_reward:
         reward = RewardNormalizer(env.num_envs, gamma, params.clip_reward)
-    return NormalizedVectorEnv(env, observation, reward)
+    return (MeasuredVectorEnv if raw else NormalizedVectorEnv)(env, Normalizers(observation, reward))
+
+
+def normalizers_of(env: VectorEnv | None) -> Normalizers:
+    """Return what scales an environment's observations and rewards, now or when they are used."""
+    return env.normalizers if isinstance(env, MeasuredVectorEnv) else Normalizers()

@@ -71,7 +71,11 @@ class EnvironmentDriver:
     def _shown(self) -> tuple[Observation, Tensor | None]:
         """Return what the environments show, on the device."""
         mask = None if self._mask is None else torch.as_tensor(self._mask, device=self.device)
-        return to_tensor(self._observation, self.device), mask
+        return to_tensor(self._scaled_observation(), self.device), mask
+
+    def _scaled_observation(self) -> NumpyObservation:
+        """Return what the environments show, as the algorithm sees it."""
+        return self._observation
 
     def _step_env(self, action: np.ndarray) -> StepBatch:
         try:
@@ -232,6 +236,10 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
         self.on_ends = on_ends
         self.replay = make_replay(self._mask)
         self.replay.begin(self._observation, self._mask)
+
+    def _scaled_observation(self) -> NumpyObservation:
+        # The replay takes steps as they are, so the environments do not scale them.
+        return self.replay.normalizers.scale_observation(self._observation)
 
     def _take(self, action: np.ndarray, env_action: np.ndarray) -> StepBatch:
         """Take actions [num_envs, ...], given as they are stored and as the environment takes them."""

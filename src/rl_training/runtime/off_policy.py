@@ -17,6 +17,7 @@ from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.data.hindsight import HindsightReplay
 from rl_training.data.replay import Replay, ReplayBatch
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
+from rl_training.envs.normalize import normalizers_of
 from rl_training.envs.vector import VectorEnv
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
@@ -53,7 +54,7 @@ def train_off_policy(
     episodes ended, with one bool per environment.
     """
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
-        env = session.setup.make_env(gamma=session.params.gamma)
+        env = session.setup.make_env(gamma=session.params.gamma, raw=True)
         algorithm = session.setup.make_algorithm(session.streams.initial())
         collector = ReplayCollector(
             env,
@@ -90,7 +91,8 @@ def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) ->
         "num_envs": env.num_envs,
         "gamma": params.gamma,
         "stack": env_params(session.config, "training").frame_stack,
-        "directory": session.config.output_dir if params.memory_map else None,
+        "directory": session.setup.place if params.memory_map else None,
+        "normalizers": normalizers_of(env),
     }
     if params.hindsight == "none":
         return Replay(env.observation_space, action, sampler, n_step=params.n_step, **settings)

@@ -21,6 +21,7 @@ from rl_training.algorithms.planning_batches import BatchMaker, Draws
 from rl_training.algorithms.planning_params import PlanningParams
 from rl_training.algorithms.planning_targets import search_errors
 from rl_training.data.trajectory_replay import TrajectoryReplay
+from rl_training.envs.normalize import normalizers_of
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
 from rl_training.experiment.checkpoints import ResumePoint
@@ -47,7 +48,7 @@ def train_planning(
     """Train a planning algorithm for one task as configured, or go on from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         (task,) = session.setup.tasks
-        task.make_env(gamma=session.params.gamma)
+        task.make_env(gamma=session.params.gamma, raw=True)
         algorithm = session.setup.make_algorithm(session.streams.initial())
         collector = make_planning_collector(session, task, algorithm)
         session.start(algorithm, collector, [collector.replay])
@@ -88,7 +89,8 @@ def make_trajectory_replay(
         capacity=params.buffer_size,
         num_envs=env.num_envs,
         stack=stack,
-        directory=session.config.output_dir if params.memory_map else None,
+        directory=session.setup.place if params.memory_map else None,
+        normalizers=normalizers_of(env),
     )
 
 

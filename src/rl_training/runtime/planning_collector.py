@@ -42,7 +42,7 @@ class PlanningCollector(ReplayDriver[TrajectoryReplay]):
 
     def shown(self) -> tuple[Observation, np.ndarray | None]:
         """Return what the environments show, and what is legal in them."""
-        return to_tensor(self._observation, self.device), self._mask
+        return to_tensor(self._scaled_observation(), self.device), self._mask
 
     def follow(self, found: SearchResult) -> StepBatch:
         """Take the step in every environment that a search found."""

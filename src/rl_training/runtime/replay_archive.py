@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.data.replay import Replay
+from rl_training.errors import CheckpointError
 from rl_training.experiment.segments import read_segment, write_segment
 
 
@@ -26,7 +27,7 @@ class ReplayArchive:
             first, last = ranges["observations"]
             name = f"replay_{first}_{last}" if self.number == 0 else f"replay{self.number}_{first}_{last}"
             entry = write_segment(run_dir, name, self.replay.rows(ranges))
-            self._entries.append({**entry, **ranges, "replay": self.number})
+            self._entries.append({**entry, **ranges, "replay": self.number, "raw": True})
         self._marks = self.replay.marks()
         self._entries = [entry for entry in self._entries if self.replay.needs(entry)]
         return list(self._entries)
@@ -35,6 +36,12 @@ class ReplayArchive:
         """Put the replay's rows of a checkpoint back; a fork writes them anew in its own run."""
         # Segments of runs that knew a single replay are not numbered.
         entries = [entry for entry in entries if entry.get("replay", 0) == self.number]
+        if self.replay.normalizers and not all(entry.get("raw", False) for entry in entries):
+            raise CheckpointError(
+                f"the replay of {run_dir} was written by a version that kept observations and rewards as they were "
+                "normalised at the time; normalising them again would be wrong. Resume it with the version that wrote "
+                "it, or train anew (its policy can still be loaded and evaluated)"
+            )
         for entry in entries:
             self.replay.restore_rows(entry, read_segment(run_dir, entry))
         if not fork:

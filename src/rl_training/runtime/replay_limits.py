@@ -17,6 +17,7 @@ import numpy as np
 from rl_training.algorithms.replay_params import ExperienceParams
 from rl_training.data.replay_size import ReplaySize
 from rl_training.data.trajectory_replay import search_bytes
+from rl_training.envs.normalize import normalizers_of
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import ResumePoint
@@ -65,6 +66,7 @@ class ReplayDemand:
                 hindsight=getattr(params, "hindsight", "none") != "none",
                 mask_width=0 if mask is None else mask.shape[1],
                 search_width=search_bytes(int(env.action_space.n)) if params.with_search else 0,  # type: ignore[attr-defined]
+                normalizers=normalizers_of(env),
             ),
             steps=-(-config.total_timesteps // env.num_envs) * env.num_envs,
             memory_map=params.memory_map,
@@ -99,7 +101,7 @@ def fitting_replay(session: TrainingSession, demand: ReplayDemand, make_replay: 
     params: ExperienceParams = session.params
     resumed = session.setup.resume_point
     continued = resumed if resumed is not None and not resumed.fork else None
-    place = session.config.output_dir if continued is None else continued.checkpoint.run_dir
+    place = session.setup.place
     promised = session.setup.replay_demands
     memory = available_memory() - sum(other.memory(params.buffer_size) for other in promised)
     free = free_disk(place) + (0 if continued is None else _written(continued))

@@ -27,7 +27,7 @@ def train_scalezero(
     own = [] if scaling is None else [scaling]
     with TrainingSession(config, callbacks=[*own, *callbacks], checkpoint=checkpoint) as session:
         for task in session.setup.tasks:
-            task.make_env(gamma=session.params.gamma)
+            task.make_env(gamma=session.params.gamma, raw=True)
         algorithm: ScaleZero = session.setup.make_algorithm(session.streams.initial())
         if scaling is not None:
             scaling.algorithm = algorithm

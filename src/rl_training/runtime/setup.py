@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from gymnasium import Space
 
@@ -54,21 +56,29 @@ class RunSetup:
             self.warm_start = WarmStart(self.config, self.spaces_as_json())
         self.torch = TorchSetup(threads=threads, deterministic=self.config.deterministic, device=self.device)
 
-    def make_env(self, *, gamma: float) -> VectorEnv:
-        """Return the training environments of the only task."""
+    @property
+    def place(self) -> Path:
+        """The directory for large files of the run: its own if it goes on, or the one that will hold it.
+
+        A run may have been moved since its configuration was written.
+        """
+        resumed = self.resume_point
+        return self.config.output_dir if resumed is None or resumed.fork else resumed.checkpoint.run_dir
+
+    def make_env(self, *, gamma: float, raw: bool = False) -> VectorEnv:
+        """Return the training environments of the only task; `raw` ones leave scaling to a replay."""
         (task,) = self.tasks
-        return task.make_env(gamma=gamma)
+        return task.make_env(gamma=gamma, raw=raw)
 
     def make_algorithm(self, generator: torch.Generator) -> Any:
         """Return the algorithm for what the environments show and take, with random weights or those of `init`.
 
         The environments, which exist by now, get the observation statistics of `init` before anything is observed.
         """
-        envs = {task.task.name: task.env for task in self.tasks}
         algorithm = self.spec.load_algorithm()(
             self.params,
-            self._joined({name: env.observation_space for name, env in envs.items() if env is not None}),
-            self._joined({name: env.action_space for name, env in envs.items() if env is not None}),
+            self._joined({task.task.name: task.seen_space for task in self.tasks}),
+            self._joined({task.task.name: task.env.action_space for task in self.tasks if task.env is not None}),
             device=self.device,
             generator=generator,
         )
@@ -93,29 +103,31 @@ class RunSetup:
                 algorithm.actor(task.task.name) if self.spec.many_tasks else algorithm,
                 task.observation_space,
                 task.action_space,
-                task.observation_normalizer,
+                task.normalizers.observation,
             )
             for task in self.tasks
         }
 
     def goal_task(self) -> GoalTask:
         """Return what reaching a goal is worth in a goal-conditioned environment."""
-        if env_params(self.config, "training").normalize_observation:
-            raise ConfigError(
-                "env_kwargs.normalize_observation: hindsight needs the goals as they are; set it to false"
-            )
         (slot,) = make_slots(self.config.env_id, self.config.env_kwargs, mode="training", count=1)
         if not slot.env.has_wrapper_attr("compute_reward"):
             raise ConfigError(
                 f"algo_kwargs.hindsight: {self.config.env_id} has no compute_reward(achieved, desired, info); "
                 "set hindsight to none or choose a goal-conditioned environment"
             )
-        reward = slot.env.get_wrapper_attr("compute_reward")
+        compute_reward = slot.env.get_wrapper_attr("compute_reward")
+        signs = env_params(self.config, "training").reward_sign
+
+        def reward(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+            paid = np.asarray(compute_reward(achieved, desired, {}))
+            return np.sign(paid) if signs else paid  # as the environments give it to the replay
+
         terminated = None
         if slot.env.has_wrapper_attr("compute_terminated"):
             terminated = slot.env.get_wrapper_attr("compute_terminated")
         return GoalTask(
-            reward=lambda achieved, desired: reward(achieved, desired, {}),
+            reward=reward,
             terminated=None if terminated is None else lambda achieved, desired: terminated(achieved, desired, {}),
         )
 

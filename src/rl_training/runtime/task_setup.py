@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
 from rl_training.envs.make import inspect_environment, make_vector_env, resolve_backend
-from rl_training.envs.normalize import NormalizedVectorEnv, ObservationNormalizer, with_normalization
+from rl_training.envs.normalize import Normalizers, normalizers_of, with_normalization
 from rl_training.envs.spaces import image_layout, observation_kind
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import ConfigError
@@ -80,28 +80,38 @@ class TaskSetup:
         images = [image_layout(part.shape or ()) for part in parts if observation_kind(part) == "image"]
         return any(min(image.height, image.width) >= LARGE_IMAGE for image in images)
 
-    def make_env(self, *, gamma: float) -> VectorEnv:
-        """Make the training environments, normalised as the configuration asks."""
+    def make_env(self, *, gamma: float, raw: bool = False) -> VectorEnv:
+        """Make the training environments, normalised as the configuration asks.
+
+        With `raw` they give everything as it is, for a replay that scales what is drawn from it.
+        """
         config, task = self.config, self.task
         backend, reason = resolve_backend(task.env_id, task.env_kwargs, config.execution_backend, config.num_envs)
         logger.info("%d x %s on backend %s: %s", config.num_envs, task.env_id, backend, reason)
         env = make_vector_env(task.env_id, task.env_kwargs, mode="training", num_envs=config.num_envs, backend=backend)
-        self.env = with_normalization(env, env_params(task.env_kwargs, "training"), gamma=gamma)
+        self.env = with_normalization(env, env_params(task.env_kwargs, "training"), gamma=gamma, raw=raw)
         return self.env
 
     @property
-    def observation_normalizer(self) -> ObservationNormalizer | None:
-        """What the training environments do to observations, None where they are left as they are."""
-        return self.env.observation_normalizer if isinstance(self.env, NormalizedVectorEnv) else None
+    def normalizers(self) -> Normalizers:
+        """What scales the observations and rewards of the training environments."""
+        return normalizers_of(self.env)
+
+    @property
+    def seen_space(self) -> Space[Any]:
+        """The space of what the algorithm sees, which is scaled where the configuration asks for it."""
+        assert self.env is not None
+        observation = self.normalizers.observation
+        return self.env.observation_space if observation is None else observation.normalized_space
 
     def normalizer_state_dict(self) -> dict[str, Any] | None:
         """Return the state of the normalisers, None where nothing is normalised."""
-        return self.env.normalizer_state_dict() if isinstance(self.env, NormalizedVectorEnv) else None
+        return self.normalizers.state_dict() if self.normalizers else None
 
     def load_normalizer_state_dict(self, state: Any) -> None:
         """Put the state of the normalisers back."""
-        if isinstance(self.env, NormalizedVectorEnv):
-            self.env.load_normalizer_state_dict(state)
+        if self.normalizers:
+            self.normalizers.load_state_dict(state)
 
 
 def set_up_tasks(tasks: tuple[Task, ...], config: TrainConfig, params: Any) -> list[TaskSetup]:
