@@ -18,8 +18,8 @@ Row = tuple[int, int, float, float, int, int]  # observation, action, reward, di
 class Steps:
     """Feeds an accumulator steps written as rewards with `T` (terminated), `L` (time limit) or nothing per env."""
 
-    def __init__(self, num_envs: int, n_step: int, gamma: float) -> None:
-        self.accumulator = NStepAccumulator(num_envs, n_step, gamma)
+    def __init__(self, num_envs: int, n_step: int, gamma: float, *, summed: bool = True) -> None:
+        self.accumulator = NStepAccumulator(num_envs, n_step, gamma, summed=summed)
         self.time = 0
 
     def __call__(self, *steps: tuple[float, str]) -> list[Row]:
@@ -52,6 +52,19 @@ def test_three_steps_are_summed_with_growing_discount():
     assert step((2.0, "")) == []
     assert step((4.0, "")) == [(0, 100, 1 + 0.5 * 2 + 0.25 * 4, 0.125, 30, 0)]
     assert step((8.0, "")) == [(10, 110, 2 + 0.5 * 4 + 0.25 * 8, 0.125, 40, 0)]
+
+
+def test_rewards_kept_apart_are_those_that_a_sum_would_hold():
+    summed, apart = Steps(2, 3, 0.5), Steps(2, 3, 0.5, summed=False)
+    draws = np.random.default_rng(0)
+    seen: list[Any] = []
+    for _ in range(60):
+        step = [(float(draws.integers(1, 9)), str(draws.choice(["", "", "", "T", "L"]))) for _ in range(2)]
+        ours, theirs = apart(*step), summed(*step)
+        seen += [row[2] for row in ours]
+        totals = [float(apart.accumulator.total(np.array(row[2]))) for row in ours]
+        assert [(*row[:2], total, *row[3:]) for row, total in zip(ours, totals, strict=True)] == theirs
+    assert {sum(reward > 0 for reward in rewards) for rewards in seen} == {1, 2, 3}  # zeros follow the last
 
 
 def test_a_termination_ends_every_sum_without_a_bootstrap():

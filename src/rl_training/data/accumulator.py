@@ -36,6 +36,7 @@ class NStepAccumulator:
         self._steps = 0
         self._age = np.full((n_step, num_envs), -1)  # rewards summed so far; -1 marks an empty place
         self._summed = summed
+        # [n_step, num_envs] sums so far, or [n_step, num_envs, n_step] the rewards themselves
         self._return = np.zeros((n_step, num_envs) if summed else (n_step, num_envs, n_step))
         self._observation: np.ndarray | None = None  # [n_step, num_envs] or [n_step, num_envs, stack]
         self._action: np.ndarray | None = None  # [n_step, num_envs, ...]

@@ -76,7 +76,7 @@ class Replay:
             keep_double=self.normalizers.observation is not None,
         )
         self.masks = MaskStore(room, directory=directory)
-        # Every reward is scaled and bounded before they are summed, so the scale of then must not be in the sum.
+        # Each reward is scaled and bounded before the sum, by the statistics of the draw: until then they stay apart.
         summed = n_step == 1 or self.normalizers.reward is None
         self.accumulator = NStepAccumulator(num_envs, n_step, gamma, summed=summed)
         self.stacks = StackTracker(num_envs, stack)
