@@ -36,7 +36,7 @@ class ExperienceParams:
     memory_map: bool = False
     """Keep the replay in nameless files where the run is, which vanish with the process, instead of in memory."""
     learning_starts: Annotated[int, Ge(0)] = 1_000
-    """Environment steps before learning begins; they must fill a batch."""
+    """Environment steps before learning begins; a batch larger than what they store repeats transitions."""
     batch_size: Annotated[int, Ge(1)] = 256
     """Transitions per gradient step."""
 
@@ -68,27 +68,10 @@ class ExperienceParams:
         if self.learning_starts >= total_timesteps:
             found.append(
                 f"algo_kwargs.learning_starts: {self.learning_starts} steps before learning leave nothing of "
-                f"total_timesteps {total_timesteps}; lower it or train longer"
+                f"total_timesteps {total_timesteps}; lower it (--set algo_kwargs.learning_starts="
+                f"{total_timesteps // 10}) or train longer"
             )
-        return found + self._warm_up_problems(num_envs, total_timesteps)
-
-    def _warm_up_problems(self, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return what to do where the first gradient step would find less than a batch."""
-        held_back = (self.stored_steps - 1) * num_envs
-        stored, needed = self.learning_starts - held_back, self.batch_size + held_back
-        if self.batch_size <= stored:
-            return []
-        repairs = []
-        if needed < total_timesteps:
-            repairs.append(f"raise learning_starts to {needed}")
-        if stored >= 1:
-            repairs.append(f"lower batch_size to {stored}")
-        reason = f", since n_step {self.stored_steps} holds back {held_back} of them" if held_back else ""
-        return [
-            f"algo_kwargs.batch_size: {self.batch_size} is more than the {max(0, stored)} transitions that "
-            f"{self.learning_starts} steps before learning store{reason}; "
-            f"{' or '.join(repairs) or 'lower batch_size and n_step, or train longer'}"
-        ]
+        return found
 
 
 @dataclass(frozen=True)
@@ -101,11 +84,11 @@ class ReplayParams(ExperienceParams):
     }
 
     learning_starts: Annotated[int, Ge(0)] = 1_000
-    """Environment steps of random actions before learning begins; they must fill a batch."""
+    """Environment steps of random actions before learning begins; a larger batch repeats what they store."""
     train_interval: Annotated[int, Ge(1)] = 1
     """Environment steps between rounds of gradient steps."""
-    gradient_steps: Annotated[int, Ge(1)] = 1
-    """Gradient steps per round."""
+    gradient_steps: Annotated[int, Ge(-1)] = 1
+    """Gradient steps per round; -1 makes as many as environment steps were taken since the last round."""
     n_step: Annotated[int, Ge(1)] = 1
     """Rewards summed before the value of the successor is used."""
     hindsight: Literal["none", "future", "final", "episode"] = "none"
@@ -119,6 +102,11 @@ class ReplayParams(ExperienceParams):
         return self.n_step
 
     @property
+    def updates_per_round(self) -> int:
+        """Gradient steps that follow every `train_interval` environment steps."""
+        return self.train_interval if self.gradient_steps == -1 else self.gradient_steps
+
+    @property
     def by_priority(self) -> bool:
         """Whether the replay draws by priorities."""
         return bool(getattr(self, "prioritized", False))
@@ -126,6 +114,10 @@ class ReplayParams(ExperienceParams):
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
+        if self.gradient_steps == 0:
+            found.append(
+                "algo_kwargs.gradient_steps: 0 would never learn; raise it, or use -1 for as many as steps were taken"
+            )
         if self.n_step > self.buffer_size:
             found.append("algo_kwargs.n_step: is longer than the replay; lower it or raise buffer_size")
         if self.hindsight != "none" and self.n_step != 1:

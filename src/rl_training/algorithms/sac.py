@@ -66,8 +66,8 @@ class SACParams(ReplayParams):
     """Largest quantiles dropped from the target, per critic."""
     use_sde: bool = False
     """Explore by generalised state-dependent noise (Raffin et al. 2020)."""
-    sde_sample_freq: Annotated[int, Ge(1)] = 8
-    """Steps between fresh exploration matrices."""
+    sde_sample_freq: Annotated[int, Ge(-1)] = 8
+    """Steps between fresh exploration matrices; -1 draws them after each round of gradient steps."""
     log_std_init: float = -3.0
     """gSDE: initial log standard deviation."""
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] = (256, 256)
@@ -90,6 +90,8 @@ class SACParams(ReplayParams):
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
+        if self.sde_sample_freq == 0:
+            found.append("algo_kwargs.sde_sample_freq: 0 steps have no meaning; use -1 for once per round of updates")
         if self.dropped_quantiles >= self.num_quantiles:
             found.append("algo_kwargs.dropped_quantiles: must be less than num_quantiles; lower it")
         if self.batch_norm and self.target_network:
@@ -328,6 +330,8 @@ class SAC:
         if self.target_critic is not None:
             with torch.no_grad():
                 self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
+        if self.params.sde_sample_freq == -1:
+            self._exploration.forget()
         return metrics, None
 
     def _step(self, batch: ReplayBatch, noise: Tensor, rate: float, *, due: bool) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from rl_training.experiment.fork_rules import (
     STREAMS,
     rules,
 )
+from rl_training.experiment.names_elsewhere import unknown_parameter, unknown_top_level_key
 from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
 from rl_training.experiment.schedules import Schedule, as_schedule
 from rl_training.experiment.tasks import TASKS, check_suite, lists_environments, tasks_of
@@ -161,7 +162,9 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
     """
     if not isinstance(raw, Mapping):
         raise ConfigError(f"a configuration must be a mapping of keys, got {raw!r}")
-    values, problems = check_record(TrainConfig, raw)
+    values, problems = check_record(
+        TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
+    )
     checks = (_check_algorithm, _check_environment, _check_tracking, _check_benchmark, _check_early_stopping)
     for check in checks:
         problems += check(values)
@@ -213,8 +216,15 @@ def _check_algorithm(values: dict[str, Any]) -> list[Problem]:
         return []
     if values["algo"] not in ALGORITHMS:
         return [Problem(("algo",), unknown_algorithm(values["algo"]))]
-    record = get_algorithm_spec(values["algo"]).load_params()
-    given, problems = check_record(record, values.get("algo_kwargs", {}), ("algo_kwargs",))
+    spec = get_algorithm_spec(values["algo"])
+    record = spec.load_params()
+    top_level = [entry.name for entry in dataclasses.fields(TrainConfig)]
+    given, problems = check_record(
+        record,
+        values.get("algo_kwargs", {}),
+        ("algo_kwargs",),
+        unknown=lambda name, fields: unknown_parameter(spec, name, fields, top_level=top_level),
+    )
     problems += _schedule_problems(record, given)
     if problems:
         return problems

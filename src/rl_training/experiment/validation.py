@@ -29,20 +29,6 @@ Record = TypeVar("Record")
 # YAML 1.1 reads `1e-3` as text because the mantissa has no dot; a user means the number.
 _EXPONENT_NUMBER = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+")
 
-# What users of other libraries type, where the spelling alone does not lead to our name.
-_NAMES_ELSEWHERE = {
-    "lr": "learning_rate",
-    "env": "env_id",
-    "n_envs": "num_envs",
-    "n_timesteps": "total_timesteps",
-    "n_steps": "num_steps",
-    "n_epochs": "update_epochs",
-    "batch_size": "minibatch_size",
-    "clip_range": "clip_coef",
-    "net_arch": "hidden_sizes",
-    "ortho_init": "orthogonal_init",
-}
-
 
 class Problem(NamedTuple):
     """One fault: where it is and what to do about it."""
@@ -51,8 +37,17 @@ class Problem(NamedTuple):
     text: str
 
 
-def check_record(record: type, raw: Mapping[str, Any], path: KeyPath = ()) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the field values of `raw` that fit `record`, and a problem for everything that does not."""
+def check_record(
+    record: type,
+    raw: Mapping[str, Any],
+    path: KeyPath = (),
+    *,
+    unknown: Callable[[str, Iterable[str]], str] | None = None,
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the field values of `raw` that fit `record`, and a problem for everything that does not.
+
+    `unknown(name, fields)` makes the sentence for a key that is no field.
+    """
     fields = {field.name: field for field in dataclasses.fields(record)}
     hints = field_types(record)
     values: dict[str, Any] = {}
@@ -60,7 +55,7 @@ def check_record(record: type, raw: Mapping[str, Any], path: KeyPath = ()) -> tu
     for key, value in raw.items():
         name = str(key)
         if name not in fields:
-            problems.append(Problem((*path, name), unknown_key(name, fields)))
+            problems.append(Problem((*path, name), (unknown or unknown_key)(name, fields)))
             continue
         fitted, found = check_value(hints[name], value, (*path, name))
         problems += found
@@ -129,9 +124,6 @@ def file_problems(record: Any, texts: Iterable[str], path: KeyPath) -> list[Prob
 def unknown_key(name: str, known: Iterable[str]) -> str:
     """Return the sentence for a key nobody reads."""
     known = sorted(known)
-    elsewhere = _NAMES_ELSEWHERE.get(name)
-    if elsewhere in known:
-        return f"unknown key; it is called `{elsewhere}` here"
     return f"unknown key{did_you_mean(name, known) or '; valid keys: ' + ', '.join(known)}"
 
 

@@ -27,6 +27,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
 from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
+from rl_training.runtime.update_rate import say_small_replay, say_update_rate
 
 
 class OffPolicyAlgorithm(Protocol):
@@ -68,6 +69,11 @@ def train_off_policy(
             device=session.device,
             generator=session.streams["policy"],
             on_ends=lambda ended: on_ends(algorithm, ended),
+        )
+        say_update_rate(
+            session.params.updates_per_round / session.params.train_interval,
+            env.num_envs,
+            repair="lower algo_kwargs.gradient_steps or raise algo_kwargs.train_interval for fewer",
         )
         session.start(algorithm, collector, [collector.replay])
         while not session.done:
@@ -120,12 +126,15 @@ def _train_step(
         session.count_episodes(collector.step(controls, random=before < params.learning_starts))
     # Steps beyond the horizon, where it is no multiple of num_envs, cross no marks.
     after = min(before + collector.env.num_envs, session.config.total_timesteps)
-    rounds = marks_between(before, after, params.train_interval, beyond=params.learning_starts)
-    updates = rounds * params.gradient_steps
+    # What was due while returns of several steps were incomplete is made up for once one is.
+    since = 0 if session.update_count == 0 else before
+    rounds = marks_between(since, after, params.train_interval, beyond=params.learning_starts)
+    updates = rounds * params.updates_per_round if collector.replay.size else 0
     metrics: dict[str, Tensor] = {}
     with session.timed("update"):
         on_marks(algorithm, before, after)
         if updates:
+            say_small_replay(session, collector.replay.size, params.batch_size)
             session.collected()
             metrics = learn(session, algorithm, collector.replay, controls, updates)
     session.advance(collector.env.num_envs, metrics, updates=updates, check_finite=False)

@@ -36,6 +36,7 @@ from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
 from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.task_setup import TaskSetup
+from rl_training.runtime.update_rate import say_small_replay, say_update_rate
 from rl_training.search.search import SearchResult
 
 CLIPPED_SHARE = 0.01  # of the targets beyond the support that is worth a warning
@@ -51,11 +52,18 @@ def train_planning(
         task.make_env(gamma=session.params.gamma, raw=True)
         algorithm = session.setup.make_algorithm(session.streams.initial())
         collector = make_planning_collector(session, task, algorithm)
+        say_replay_ratio(session)
         session.start(algorithm, collector, [collector.replay])
         loop = SingleTaskLoop(session, algorithm, collector)
         while not session.done:
             loop.step()
         return session.result()
+
+
+def say_replay_ratio(session: TrainingSession) -> None:
+    """Log how many updates the replay ratio gives, before the run starts."""
+    num_envs = session.config.num_envs * len(session.setup.tasks)
+    say_update_rate(session.params.replay_ratio, num_envs, repair="lower algo_kwargs.replay_ratio for fewer")
 
 
 def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: ActionTaker) -> PlanningCollector:
@@ -97,9 +105,12 @@ def make_trajectory_replay(
 class PlanningLoop(ABC):
     """Steps and learns until the session is done."""
 
-    def __init__(self, session: TrainingSession, params: PlanningParams) -> None:
+    def __init__(
+        self, session: TrainingSession, params: PlanningParams, replays: Sequence[TrajectoryReplay]
+    ) -> None:
         self.session = session
         self.params = params
+        self.replays = replays
         self.draws = Draws(
             replay=session.streams.numpy("replay"),
             search=session.streams.numpy("search"),
@@ -128,6 +139,8 @@ class PlanningLoop(ABC):
         metrics: dict[str, Tensor] = {}
         with session.timed("update"):
             if updates:
+                smallest = min(replay.size for replay in self.replays)
+                say_small_replay(session, smallest, self.params.batch_size // len(self.replays))
                 session.collected()
                 metrics = self._learn(controls, updates)
         session.advance(steps, metrics, updates=updates, check_finite=False)
@@ -190,7 +203,7 @@ class SingleTaskLoop(PlanningLoop):
     """MuZero's loop: one task, one replay."""
 
     def __init__(self, session: TrainingSession, algorithm: MuZero, collector: PlanningCollector) -> None:
-        super().__init__(session, algorithm.params)
+        super().__init__(session, algorithm.params, [collector.replay])
         self.algorithm = algorithm
         self.collector = collector
 

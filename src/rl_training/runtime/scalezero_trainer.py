@@ -13,7 +13,7 @@ from rl_training.experiment.config import TrainConfig, algorithm_params, check_c
 from rl_training.experiment.tasks import is_suite, tasks_of
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.parameter_scaling import ParameterScaling
-from rl_training.runtime.planning import PlanningLoop, make_planning_collector
+from rl_training.runtime.planning import PlanningLoop, make_planning_collector, say_replay_ratio
 from rl_training.runtime.planning_collector import SuiteCollector
 from rl_training.runtime.session import TrainingSession, TrainResult
 
@@ -37,6 +37,7 @@ def train_scalezero(
                 for task in session.setup.tasks
             }
         )
+        say_replay_ratio(session)
         session.start(algorithm, collector, [task.replay for task in collector.tasks.values()])
         loop = SuiteLoop(session, algorithm, collector, scaling)
         while not session.done:
@@ -69,7 +70,7 @@ class SuiteLoop(PlanningLoop):
         collector: SuiteCollector,
         scaling: ParameterScaling | None,
     ) -> None:
-        super().__init__(session, algorithm.params)
+        super().__init__(session, algorithm.params, [task.replay for task in collector.tasks.values()])
         self.algorithm = algorithm
         self.tasks = list(collector.tasks.values())
         self.names: list[str | None] = list(collector.tasks) if is_suite(session.config) else [None]
