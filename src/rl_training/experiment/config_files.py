@@ -6,6 +6,7 @@ A file either is complete or links another by `config: other.yaml` (relative to 
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +18,20 @@ from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
 from rl_training.experiment.fork_rules import ALGORITHM, refusal
 from rl_training.experiment.safe_yaml import parse_yaml
+from rl_training.experiment.short_trials import WARM_UP, scaled_warm_up
 from rl_training.experiment.validation import KeyPath
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
+
+logger = logging.getLogger("rl_training")
 
 # What `--algo NAME --env ID` leaves open; a file must state these itself.
 DEFAULTS: dict[str, Any] = {"seed": 0, "total_timesteps": 100_000, "output_dir": "runs"}
 
 _LINK_KEY = "config"
 _PRESET_PREFIX = "preset:"
+_PRESET_ORIGIN = "preset "  # how the name of a packaged layer begins
 _FLAGS = {"env_id": "--env", "benchmark.seeds": "--seeds", "tags": "--tag"}
 
 
@@ -58,6 +63,7 @@ def load_config(
         for name, values in _read_chain(location):
             layered.add(values, name)
     _add_changes(layered, overrides, set_values)
+    _shorten_warm_up(layered)
     return validate_config(layered.values, source=layered.source)
 
 
@@ -107,12 +113,16 @@ class _Layers:
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[KeyPath, str] = field(default_factory=dict)
+    preset: dict[str, Any] = field(default_factory=dict)
+    """What the packaged presets among them say at the top level."""
     file: str = ""
     """The latest file: where a missing key should have been; empty where there is none."""
 
     def add(self, values: Mapping[str, Any], name: str) -> None:
         if not name.startswith("--"):
             self.file = name
+        if name.startswith(_PRESET_ORIGIN):
+            self.preset.update(values)
         self._merge(self.values, values, name, ())
 
     def source(self, path: KeyPath) -> str:
@@ -146,7 +156,7 @@ class _Location:
 
     @property
     def name(self) -> str:
-        return f"preset {self.path.with_suffix('')}" if self.packaged else str(self.path)
+        return f"{_PRESET_ORIGIN}{self.path.with_suffix('')}" if self.packaged else str(self.path)
 
     @property
     def identity(self) -> object:
@@ -247,6 +257,22 @@ def _add_flags(layered: _Layers, flags: Mapping[str, Any]) -> None:
     for key, value in flags.items():
         if value is not None:
             layered.add(_nested(tuple(key.split(".")), value), _flag(key))
+
+
+def _shorten_warm_up(layered: _Layers) -> None:
+    """Scale a warm-up that the user did not choose down with the horizon, and say so."""
+    meant = layered.preset.get("total_timesteps", DEFAULTS["total_timesteps"])
+    path = ("algo_kwargs", WARM_UP)
+    origin = layered.origins.get(path)
+    scaled = scaled_warm_up(
+        layered.values,
+        chosen=origin is not None and not origin.startswith(_PRESET_ORIGIN),
+        horizon=meant,
+        origin=origin or "the defaults",
+    )
+    if scaled is not None:
+        logger.warning("%s", scaled.sentence)
+        layered.add(_nested(path, scaled.steps), layered.source(("total_timesteps",)))
 
 
 def _flag(key: str) -> str:

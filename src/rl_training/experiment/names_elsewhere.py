@@ -37,7 +37,7 @@ _ROLLOUTS = "it learns after every rollout of `num_steps` steps per environment;
 _ONE_PASS = "A2C makes one pass over each rollout; leave it out"
 _WHOLE = "A2C takes the whole rollout as one batch, `num_steps` steps of each environment; leave it out"
 _TEMPERATURE = "it is called `temperature` here: a number, or auto to learn it from `temperature_init` on"
-_EPSILON = "set `epsilon_schedule` to {type: linear, end: 0.05, duration: 0.1}; duration is the fraction, end the last one"
+_EPSILON = "set `epsilon_schedule` to {type: linear, end: 0.05, duration: 0.1}: its last value, and the fraction"
 _OWN_POLICY = "it explores by its own policy; leave it out"
 _HINDSIGHT = "hindsight is chosen by `hindsight`, an n-step return by `n_step`"
 _ADAM = "the optimizer is Adam, with `optimizer_eps`; leave it out"
@@ -95,7 +95,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "minibatch_size": {REPLAY: "batch_size", PLANNING: "batch_size"},
     "num_minibatches": {
         "a2c": _WHOLE,
-        ON_POLICY: "set `minibatch_size`, the transitions per gradient step: `num_steps` * `num_envs` / num_minibatches",
+        ON_POLICY: "set `minibatch_size`, transitions per gradient step: `num_steps` * `num_envs` / num_minibatches",
         REPLAY: "`batch_size` is the number of transitions per gradient step; leave it out",
         PLANNING: "`batch_size` is the number of windows per gradient step; leave it out",
     },
@@ -222,6 +222,8 @@ def unknown_parameter(spec: AlgorithmSpec, name: str, known: Iterable[str], *, t
     if answer is not None:
         return f"unknown key; {_called(answer)}"
     top = WHOLE_CONFIGURATION.get(name, name if name in set(top_level) else None)
+    if top is not None and not top.isidentifier():
+        return f"unknown key; {top}"
     if top is not None:
         called = "" if top == name else f"{_called(top)}; "
         return f"unknown key; {called}it stands at the top level, outside algo_kwargs"

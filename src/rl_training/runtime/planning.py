@@ -105,9 +105,7 @@ def make_trajectory_replay(
 class PlanningLoop(ABC):
     """Steps and learns until the session is done."""
 
-    def __init__(
-        self, session: TrainingSession, params: PlanningParams, replays: Sequence[TrajectoryReplay]
-    ) -> None:
+    def __init__(self, session: TrainingSession, params: PlanningParams, replays: Sequence[TrajectoryReplay]) -> None:
         self.session = session
         self.params = params
         self.replays = replays

@@ -10,7 +10,7 @@ logger = logging.getLogger("rl_training")
 
 
 def say_update_rate(per_step: float, num_envs: int, *, repair: str) -> None:
-    """Log how many updates a run makes: their number follows the environment steps, so more of them at once cost more."""
+    """Log how many updates a run makes: they follow the environment steps, so many environments make many at once."""
     rate = f"{per_step:g} update{'' if per_step == 1 else 's'} per environment step"
     together = f", {per_step * num_envs:g} each time all {num_envs} environments step; {repair}"
     logger.info("%s%s", rate, together if num_envs > 1 else "")
