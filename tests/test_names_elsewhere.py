@@ -18,8 +18,8 @@ TOP_LEVEL = {field.name for field in dataclasses.fields(TrainConfig)}
 # Every argument of the constructors of SB3's (and sb3-contrib's) A2C, PPO, DQN, QR-DQN, SAC, TQC, CrossQ, TD3, DDPG, of
 # their policies, and of CleanRL's scripts.
 SB3 = """learning_rate n_steps batch_size n_epochs gamma gae_lambda clip_range clip_range_vf normalize_advantage
-    ent_coef vf_coef max_grad_norm use_sde sde_sample_freq use_sde_at_warmup target_kl stats_window_size tensorboard_log policy
-    policy_kwargs net_arch activation_fn ortho_init log_std_init optimizer_class optimizer_kwargs rms_prop_eps
+    ent_coef vf_coef max_grad_norm use_sde sde_sample_freq use_sde_at_warmup target_kl stats_window_size tensorboard_log
+    policy policy_kwargs net_arch activation_fn ortho_init log_std_init optimizer_class optimizer_kwargs rms_prop_eps
     use_rms_prop features_extractor_class features_extractor_kwargs verbose seed device env buffer_size learning_starts
     tau train_freq gradient_steps action_noise replay_buffer_class replay_buffer_kwargs optimize_memory_usage
     target_update_interval target_entropy exploration_fraction exploration_initial_eps exploration_final_eps

@@ -14,6 +14,7 @@ from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
 from torch import Tensor, nn
 
+from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
 from rl_training.algorithms.weights import load_parts
@@ -58,6 +59,10 @@ class DiscreteSACParams(ReplayParams):
     """Largest norm of each gradient; null switches clipping off."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
     """Adam's epsilon."""
+
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return how many weights are trained at least, for so many input features and action outputs."""
+        return (1 + self.num_critics) * dense_weights(inputs, *self.hidden_sizes, outputs)
 
 
 class ActionValues(nn.Module):

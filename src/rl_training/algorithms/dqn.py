@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rl_training.algorithms.distributional import categorical_loss, project_categorical, quantile_huber_loss
+from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
@@ -117,6 +118,12 @@ class DQNParams(ReplayParams):
         """The scheduled scalars in use."""
         epsilon = ("epsilon",) if self.epsilon > 0 or self.epsilon_schedule is not None else ()
         return ("learning_rate", *epsilon, *(("per_beta",) if self.prioritized else ()))
+
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return how many weights are trained at least, for so many input features and action outputs."""
+        numbers = {"none": 1, "categorical": self.num_atoms, "quantile": self.num_quantiles}[self.distribution]
+        means = dense_weights(inputs, *(self.hidden_sizes or ()), outputs * numbers)
+        return 2 * means if self.noisy else means
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""

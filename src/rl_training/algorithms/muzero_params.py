@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Interval
 
+from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.planning_params import PlanningParams
 from rl_training.experiment.fork_rules import NETWORKS, REPLAY, rules
 
@@ -46,6 +47,20 @@ class MuZeroParams(PlanningParams):
     def with_successors(self) -> bool:
         """Whether the learner sees what was observed after each step."""
         return self.consistency_coef > 0
+
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return how many weights are trained at least, for so many input features and action outputs."""
+        latent, hidden = self.latent_size, self.hidden_size
+        model = dense_weights(inputs, hidden, latent) + dense_weights(latent, hidden, latent)
+        heads = 2 * dense_weights(latent, hidden) + dense_weights(hidden, outputs + 2 * (2 * self.support_size + 1))
+        prefix = 4 * hidden * (latent + hidden + 2) if self.value_prefix else 0
+        projections = 2 * dense_weights(latent, latent, latent) if self.with_successors else 0
+        return model + heads + prefix + projections
+
+    @property
+    def latent_numbers(self) -> int:
+        """Numbers that the search keeps of a state."""
+        return self.latent_size
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""

@@ -124,6 +124,23 @@ class PlanningParams(ExperienceParams):
         return True
 
     @property
+    def latent_numbers(self) -> int:
+        """Numbers that the search keeps of a state."""
+        return 0
+
+    @property
+    def most_simulations(self) -> int:
+        """The largest number of simulations that the schedule may come to."""
+        if self.num_simulations_schedule is None:
+            return self.num_simulations
+        schedule = as_schedule(self.num_simulations_schedule)
+        start = self.num_simulations if schedule.start is None else schedule.start
+        jumps = len(schedule.milestones or DEFAULT_MILESTONES) if schedule.factor is not None else 0
+        points = [value for _, value in schedule.points or ()]
+        values = [*points, *(schedule.values or ()), start * (schedule.factor or 1.0) ** jumps, schedule.end or 0.0]
+        return int(max(self.num_simulations, start, *values))
+
+    @property
     def discount(self) -> float:
         """The factor of the next state's value."""
         return self.gamma

@@ -19,6 +19,7 @@ from rl_training.experiment.fork_rules import (
     rules,
     scheduled,
 )
+from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.experiment.schedules import ScheduleSpec
 
 
@@ -98,6 +99,11 @@ class PPOParams:
     """The optimizer's epsilon."""
     compile: bool = False
     """Compile the loss with torch.compile: slower to start, faster per update."""
+
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return how many weights are trained at least, for so many input features and action outputs."""
+        hidden = self.hidden_sizes or ()
+        return dense_weights(inputs, *hidden, outputs) + dense_weights(inputs, *hidden, 1)
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""

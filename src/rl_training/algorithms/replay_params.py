@@ -60,6 +60,10 @@ class ExperienceParams:
         """Whether the replay keeps what a search said."""
         return False
 
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return how many weights are trained at least, for so many input features and action outputs."""
+        return 0
+
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
         found = []

@@ -19,6 +19,7 @@ from gymnasium import Space
 from torch import Tensor
 
 from rl_training.algorithms.distributional import quantile_huber_loss
+from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
 from rl_training.algorithms.weights import load_parts
@@ -86,6 +87,12 @@ class SACParams(ReplayParams):
     """Adam's epsilon."""
     optimizer_beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     """How much of Adam's mean gradient an update of actor and critics keeps."""
+
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return how many weights are trained at least, for so many input features and action outputs."""
+        critic_hidden = self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
+        critics = self.num_critics * dense_weights(inputs + outputs, *critic_hidden, self.num_quantiles)
+        return dense_weights(inputs, *self.hidden_sizes, outputs) + critics
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""

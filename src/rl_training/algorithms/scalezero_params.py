@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Interval
 
+from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.planning_params import PlanningParams
 from rl_training.experiment.fork_rules import FREE, NETWORKS, STAGES, rules
 from rl_training.experiment.tasks import Task, is_suite
@@ -83,6 +84,22 @@ class ScaleZeroParams(PlanningParams):
     def absorbing_ends(self) -> bool:
         """Whether the end of an episode is a state that is observed again and again."""
         return True
+
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return how many weights are trained at least, for so many input features and action outputs."""
+        width, hidden = self.width, self.hidden_size
+        experts = (1 + self.top_k if self.experts == 1 else self.experts + 1) * self.expert_size
+        layer = dense_weights(width, 3 * width) + dense_weights(width, width) + dense_weights(width, experts, width)
+        task = dense_weights(inputs, hidden, width) + 2 * dense_weights(width, hidden) + dense_weights(hidden, width)
+        heads = dense_weights(hidden, outputs + 2 * (2 * self.support_size + 1))
+        adapters = self.adapters * self.adapter_rank * 2 * (width + experts)
+        window = 2 * self.context_steps  # its tokens have places, and a table says who sees whom
+        return self.layers * (layer + adapters) + window * (width + window) + task + heads
+
+    @property
+    def latent_numbers(self) -> int:
+        """Numbers that the search keeps of a state: its latent, and the keys and values of its context."""
+        return self.width + self.layers * 2 * self.context_steps * 2 * self.width
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""

@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
 from torch import Tensor
 
+from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
@@ -59,6 +60,11 @@ class TD3Params(ReplayParams):
     """Largest norm of each gradient; null switches clipping off."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
     """Adam's epsilon."""
+
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return how many weights are trained at least, for so many input features and action outputs."""
+        critics = self.num_critics * dense_weights(inputs + outputs, *self.hidden_sizes, 1)
+        return dense_weights(inputs, *self.hidden_sizes, outputs) + critics
 
 
 @dataclass(frozen=True)

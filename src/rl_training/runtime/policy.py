@@ -24,6 +24,7 @@ from rl_training.experiment.state_files import read_state
 from rl_training.experiment.tasks import Task, choose_task, tasks_of
 from rl_training.runtime.controls import resolve_num_simulations
 from rl_training.runtime.run_utils import resolve_device
+from rl_training.runtime.size_limits import check_policy_size
 
 
 class Actor(Protocol):
@@ -182,8 +183,10 @@ def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Tas
             task.name: seen[task] if normalizer is None else normalizer.normalized_space
             for task, normalizer in normalizers.items()
         }
+        params = algorithm_params(config)
+        check_policy_size(params, [(seen[task], _by_task(taken, task, many=spec.many_tasks)) for task in tasks])
         algorithm = spec.load_algorithm()(
-            algorithm_params(config),
+            params,
             joined_spaces(normalized) if spec.many_tasks else normalized[tasks[0].name],
             taken,
             device=target,

@@ -22,6 +22,7 @@ from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import resolve_device
+from rl_training.runtime.size_limits import check_sizes
 from rl_training.runtime.task_setup import set_up_tasks
 from rl_training.runtime.torch_setup import TorchSetup, choose_threads
 from rl_training.runtime.warm_start import WarmStart
@@ -42,6 +43,12 @@ class RunSetup:
             raise MissingExtraError("tracking.wandb", "wandb")
         self.device: torch.device = resolve_device(self.config.device)
         self.tasks = set_up_tasks(tasks_of(self.config), self.config, self.params)
+        check_sizes(
+            self.config,
+            self.params,
+            [(task.observation_space, task.action_space) for task in self.tasks],
+            vector=all(task.backend[0] == "vector" for task in self.tasks),
+        )
         self.replay_demands: list[ReplayDemand] = []  # of the replays made so far
         threads = choose_threads(
             self.config,

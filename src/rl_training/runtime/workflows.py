@@ -19,6 +19,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import EpisodeResult, evaluate_tasks
 from rl_training.runtime.policy import policies_from_checkpoint
 from rl_training.runtime.session import TrainResult
+from rl_training.runtime.size_limits import check_episodes
 from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.torch_setup import TorchSetup
 from rl_training.runtime.video import record_episodes
@@ -92,6 +93,7 @@ def evaluate(
     base = config.seed if seed is None else seed
     if count < 1 or base < 0:
         raise AxiomError(f"an evaluation needs at least 1 episode and a seed of at least 0, got {count} and {base}")
+    check_episodes("num_episodes", count)
     seeds = derive_seeds(base, "evaluation", "command", count=count)
     suite = is_suite(config)
     policies = policies_from_checkpoint(sound, device=device)
