@@ -21,7 +21,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.experiment.tasks import Task
 from rl_training.runtime.policy import load_policy
-from rl_training.runtime.workflows import resume, train
+from rl_training.runtime.workflows import evaluate, resume, train
 
 VECTOR = spaces.Box(-1, 1, (9,), np.float32)
 DISCRETE, BOX = spaces.Discrete(4), spaces.Box(-1, 1, (3,), np.float32)
@@ -93,7 +93,7 @@ def test_an_atari_screen_is_measured_without_a_game() -> None:
     with pytest.raises(
         ConfigError, match=f"^env_kwargs.screen_size: observations of 1000000 x 1000000 pixels {SENTENCE}"
     ):
-        limits.check_observation_size(task, None)
+        limits.check_observation_size(task)
 
 
 def test_repeated_actions_and_long_returns_are_measured(tmp_path: Path) -> None:
@@ -161,6 +161,11 @@ def test_observations_by_hand(space: spaces.Space[Any], size: int, width: int) -
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tiny_config(tmp_path_factory.mktemp("runs"), total_timesteps=64, eval_interval=None)).run_dir
+
+
+def test_an_evaluation_of_absurdly_many_episodes_is_refused(finished: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^num_episodes: the seeds of 1000000000000 episodes {SENTENCE}"):
+        evaluate(finished, num_episodes=10**12)
 
 
 def test_a_checkpoint_of_an_absurd_size_is_refused(

@@ -113,6 +113,17 @@ def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) ->
     )
 
 
+def updates_due(before: int, after: int, params: ReplayParams, *, made: int, stored: int) -> int:
+    """Return how many updates follow the steps from `before` to `after`, of `made` so far and `stored` transitions.
+
+    What was due while returns of several steps were incomplete is made up for once one is.
+    """
+    if not stored:
+        return 0
+    rounds = marks_between(before if made else 0, after, params.train_interval, beyond=params.learning_starts)
+    return rounds * params.updates_per_round
+
+
 def _train_step(
     session: TrainingSession,
     algorithm: OffPolicyAlgorithm,
@@ -126,10 +137,7 @@ def _train_step(
         session.count_episodes(collector.step(controls, random=before < params.learning_starts))
     # Steps beyond the horizon, where it is no multiple of num_envs, cross no marks.
     after = min(before + collector.env.num_envs, session.config.total_timesteps)
-    # What was due while returns of several steps were incomplete is made up for once one is.
-    since = 0 if session.update_count == 0 else before
-    rounds = marks_between(since, after, params.train_interval, beyond=params.learning_starts)
-    updates = rounds * params.updates_per_round if collector.replay.size else 0
+    updates = updates_due(before, after, params, made=session.update_count, stored=collector.replay.size)
     metrics: dict[str, Tensor] = {}
     with session.timed("update"):
         on_marks(algorithm, before, after)

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space, spaces
 
+from rl_training.algorithms.dqn import DQNParams
 from rl_training.algorithms.planning_params import PlanningParams
 from rl_training.algorithms.ppo_params import PPOParams
 from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.envs.make import inspect_environment
 from rl_training.envs.spaces import observation_kind
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.env_params import MODES, EnvParams, env_params
+from rl_training.experiment.env_params import MODES, env_params
 from rl_training.experiment.tasks import Task
 from rl_training.models.encoders import SMALL_IMAGE_FEATURES
 from rl_training.runtime.machine import available_memory, in_words
@@ -28,6 +30,7 @@ from rl_training.search.tree import EDGE, NODE
 FLOAT = 4
 COPIES_OF_A_WEIGHT = 4  # itself, its gradient, and what Adam keeps of earlier ones
 COPIES_OF_AN_OBSERVATION = 3  # a space holds the bounds of every number
+USUAL_STACK = 64  # frames
 ENVIRONMENT = 2_000  # bytes of one in Python, at least
 VECTOR_ENVIRONMENT = 64  # and of one among arrays
 WORKER = 20_000_000  # bytes of a process with an environment
@@ -68,19 +71,25 @@ def check_policy_size(params: Any, spaces_by_task: Iterable[tuple[Space[Any], Sp
             refuse([_search_demand(params, 1, action_width(taken))])
 
 
-def check_observation_size(task: Task, frame: Space[Any] | None) -> None:
-    """Raise where stacked frames, or a screen, would need more memory than there is.
-
-    `frame` is a single observation as the environment gives it; a screen of Atari needs none.
-    """
+def check_observation_size(task: Task) -> None:
+    """Raise where stacked frames, or a screen, would need more memory than there is, before any is made."""
     for mode in MODES:
         params = env_params(task.env_kwargs, mode)
-        size = _screen_bytes(params) if params.atari else 0 if frame is None else observation_bytes(frame)
-        key = "screen_size" if params.atari and params.screen_size > params.frame_stack else "frame_stack"
-        what = f"observations of {params.frame_stack} frames"
-        if key == "screen_size":
-            what = f"observations of {params.screen_size} x {params.screen_size} pixels"
+        if params.atari:
+            size = params.screen_size**2 * (1 if params.grayscale else 3)
+        elif params.frame_stack > USUAL_STACK:  # fewer are not worth an environment to find out
+            size = observation_bytes(_single_frame(task))
+        else:
+            continue
+        key, what = "frame_stack", f"observations of {params.frame_stack} frames"
+        if params.atari and params.screen_size > params.frame_stack:
+            key, what = "screen_size", f"observations of {params.screen_size} x {params.screen_size} pixels"
         refuse([Demand(f"env_kwargs.{key}", what, COPIES_OF_AN_OBSERVATION * params.frame_stack * size)])
+
+
+def _single_frame(task: Task) -> Space[Any]:
+    single: dict[str, Any] = {mode: {**task.env_kwargs.get(mode, {}), "frame_stack": 1} for mode in MODES}
+    return inspect_environment(task.env_id, {**task.env_kwargs, **single})[0].observation_space
 
 
 def check_episodes(key: str, count: int) -> None:
@@ -142,10 +151,6 @@ def _product(shape: Iterable[int]) -> int:
     return product
 
 
-def _screen_bytes(params: EnvParams) -> int:
-    return params.screen_size**2 * (1 if params.grayscale else 3)
-
-
 def _environment_demands(
     config: TrainConfig, spaces_by_task: Sequence[tuple[Space[Any], Space[Any]]], *, vector: bool
 ) -> Iterator[Demand]:
@@ -180,11 +185,12 @@ def _learning_demands(config: TrainConfig, params: Any, observation: int, action
         memory = batches * params.batch_size * (2 * observation + STEP_BESIDES)
         key = _largest_setting(params, ("batch_size", "gradient_steps", "train_interval"))
         yield Demand(key, f"{batches} batches of {params.batch_size} transitions", memory)
-        if getattr(params, "distribution", "") == "quantile":
+    if isinstance(params, DQNParams):
+        if params.distribution == "quantile":
             pairs = params.batch_size * params.num_quantiles**2
             yield Demand("algo_kwargs.num_quantiles", f"{pairs} pairs of quantiles", pairs * FLOAT)
-        if getattr(params, "repeat_exponent", None) is not None:
-            limit = params.repeat_limit  # type: ignore[attr-defined]
+        if params.repeat_exponent is not None:
+            limit = params.repeat_limit
             yield Demand("algo_kwargs.repeat_limit", f"{limit} durations of repeated actions", limit * 3 * FLOAT)
     if isinstance(params, PlanningParams):
         yield from _planning_demands(config, params, observation, actions)
@@ -234,6 +240,8 @@ def _largest_setting(params: Any, names: Sequence[str]) -> str:
     """Return the key of the setting that lies furthest above its default."""
     defaults = {field.name: field.default for field in dataclasses.fields(params)}
     present = [name for name in names if name in defaults]
+    if not present:  # an algorithm of the user's own may call its sizes otherwise
+        return "algo_kwargs"
     excess = {name: 1000 * _size(getattr(params, name)) // _size(defaults[name]) for name in present}
     return f"algo_kwargs.{max(present, key=lambda name: excess[name])}"
 

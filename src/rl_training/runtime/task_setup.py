@@ -13,7 +13,7 @@ from rl_training.envs.spaces import image_layout, observation_kind
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.env_params import MODES, env_params
+from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
 from rl_training.experiment.tasks import Task, TaskKeys, is_suite
 from rl_training.experiment.validation import field_types
@@ -21,8 +21,6 @@ from rl_training.models.encoders import LARGE_IMAGE
 from rl_training.runtime.size_limits import check_observation_size
 
 logger = logging.getLogger("rl_training")
-
-USUAL_STACK = 64  # frames
 
 
 class TaskSetup:
@@ -32,21 +30,12 @@ class TaskSetup:
         """Refuse what the algorithm cannot learn from."""
         self.task = task
         self.config = config
-        self._check_observation_size()
+        check_observation_size(task)
         training, evaluation = inspect_environment(task.env_id, task.env_kwargs)
         self.observation_space, self.action_space = training.observation_space, training.action_space
         self.env: VectorEnv | None = None
         self._check_spaces()
         self._check_turns(getattr(params, "two_player", None), training.turn_taking, evaluation.turn_taking)
-
-    def _check_observation_size(self) -> None:
-        """Refuse observations that memory cannot hold before any is made; only long stacks are worth the look."""
-        stack = max(env_params(self.task.env_kwargs, mode).frame_stack for mode in MODES)
-        frame = None
-        if stack > USUAL_STACK:
-            single = {mode: {**self.task.env_kwargs.get(mode, {}), "frame_stack": 1} for mode in MODES}
-            frame = inspect_environment(self.task.env_id, {**self.task.env_kwargs, **single})[0].observation_space
-        check_observation_size(self.task, frame)
 
     @property
     def backend(self) -> tuple[str, str]:

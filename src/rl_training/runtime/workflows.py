@@ -19,7 +19,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import EpisodeResult, evaluate_tasks
 from rl_training.runtime.policy import policies_from_checkpoint
 from rl_training.runtime.session import TrainResult
-from rl_training.runtime.size_limits import check_episodes
+from rl_training.runtime.size_limits import check_episodes, check_observation_size
 from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.torch_setup import TorchSetup
 from rl_training.runtime.video import record_episodes
@@ -98,6 +98,8 @@ def evaluate(
     suite = is_suite(config)
     policies = policies_from_checkpoint(sound, device=device)
     chosen = list(policies) if task is None else [choose_task(list(policies), task)]
+    for one in chosen:
+        check_observation_size(one)
     target = policies[chosen[0]].actor.device
     # A task of a suite draws its own numbers: alone it acts as among the others.
     generators = {
