@@ -31,11 +31,15 @@ CLEANRL = """exp_name torch_deterministic cuda track wandb_project_name wandb_en
     policy_noise exploration_noise n_atoms v_min v_max target_entropy_scale minibatch_size"""
 
 
-def message(algo: str, **changes: Any) -> str:
+def messages(algo: str, **changes: Any) -> tuple[str, ...]:
     raw = {"algo": algo, "env_id": "X-v0", "seed": 0, "total_timesteps": 10**6, "output_dir": "runs", **changes}
     with pytest.raises(ConfigError) as refused:
         validate_config(raw)
-    (sentence,) = refused.value.problems
+    return refused.value.problems
+
+
+def message(algo: str, **changes: Any) -> str:
+    (sentence,) = messages(algo, **changes)
     return sentence
 
 
@@ -60,10 +64,9 @@ def assert_keys_are_real(sentence: str, algo: str) -> None:
 
 @pytest.mark.parametrize("algo", sorted(ALGORITHMS))
 def test_every_name_is_answered_by_a_key_or_a_repair(algo: str) -> None:
-    for name in dict.fromkeys([*SB3.split(), *CLEANRL.split(), *PARAMETERS, *WHOLE_CONFIGURATION]):
-        if name in fields_of(algo):
-            continue
-        sentence = message(algo, algo_kwargs={name: 1})
+    names = dict.fromkeys([*SB3.split(), *CLEANRL.split(), *PARAMETERS, *WHOLE_CONFIGURATION])
+    unknown = [name for name in names if name not in fields_of(algo)]
+    for name, sentence in zip(unknown, messages(algo, algo_kwargs=dict.fromkeys(unknown, 1)), strict=True):
         assert sentence.startswith(f"algo_kwargs.{name}: unknown key; "), sentence
         assert "valid keys" not in sentence
         assert "did you mean" not in sentence, sentence

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from rl_training.experiment.env_params import WRAPPER_KEYS
@@ -276,6 +277,7 @@ def _has(spec: AlgorithmSpec, name: str) -> bool:
     return name in _fields(spec) or (name in PARAMETERS and answer_for(spec, name, _fields(spec)) is not None)
 
 
+@cache
 def _fields(spec: AlgorithmSpec) -> set[str]:
     return {field.name for field in dataclasses.fields(spec.load_params())}
 
