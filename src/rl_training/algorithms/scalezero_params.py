@@ -98,8 +98,8 @@ class ScaleZeroParams(PlanningParams):
 
     @property
     def latent_numbers(self) -> int:
-        """Numbers that the search keeps of a state: its latent, and the keys and values of its context."""
-        return self.width + self.layers * 2 * self.context_steps * 2 * self.width
+        """Numbers that the search keeps of a state: the keys and values of its context, and how many there are."""
+        return self.layers * 2 * self.context_steps * 2 * self.width + 1
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""

@@ -73,12 +73,20 @@ def train_off_policy(
         say_update_rate(
             session.params.updates_per_round / session.params.train_interval,
             env.num_envs,
-            repair="lower algo_kwargs.gradient_steps or raise algo_kwargs.train_interval for fewer",
+            repair=_fewer_updates(session.params),
         )
         session.start(algorithm, collector, [collector.replay])
         while not session.done:
             _train_step(session, algorithm, collector, on_marks)
         return session.result()
+
+
+def _fewer_updates(params: ReplayParams) -> str:
+    """Return which setting makes the updates fewer."""
+    if params.gradient_steps == -1:
+        return "set algo_kwargs.gradient_steps to a number for fewer"
+    lower = "lower algo_kwargs.gradient_steps or " if params.gradient_steps > 1 else ""
+    return f"{lower}raise algo_kwargs.train_interval for fewer"
 
 
 def make_sampler(params: Any) -> Sampler:

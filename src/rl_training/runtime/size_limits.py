@@ -175,16 +175,16 @@ def _learning_demands(config: TrainConfig, params: Any, observation: int, action
     """Yield what the steps to learn from take, and what is made of them."""
     num_envs = config.num_envs
     if isinstance(params, PPOParams):
-        what = f"rollouts of {params.num_steps} steps in {num_envs} environments"
+        what = f"rollouts (num_steps {params.num_steps} x num_envs {num_envs})"
         yield Demand("algo_kwargs.num_steps", what, params.num_steps * num_envs * (observation + STEP_BESIDES))
     if isinstance(params, ReplayParams):
-        what = f"the latest {params.n_step} steps of {num_envs} environments"
+        what = f"incomplete returns (n_step {params.n_step} x num_envs {num_envs})"
         yield Demand("algo_kwargs.n_step", what, params.n_step * num_envs * (4 * observation + 4 * FLOAT))
         # The batches of a round are drawn together, unless each depends on the errors of the one before.
         batches = 1 if params.by_priority else max(1, num_envs // params.train_interval) * params.updates_per_round
         memory = batches * params.batch_size * (2 * observation + STEP_BESIDES)
         key = _largest_setting(params, ("batch_size", "gradient_steps", "train_interval"))
-        yield Demand(key, f"{batches} batches of {params.batch_size} transitions", memory)
+        yield Demand(key, f"batches drawn at once ({batches} x batch_size {params.batch_size})", memory)
     if isinstance(params, DQNParams):
         if params.distribution == "quantile":
             pairs = params.batch_size * params.num_quantiles**2
@@ -212,7 +212,7 @@ def _search_demand(params: PlanningParams, trees: int, actions: int) -> Demand:
     simulations = params.most_simulations
     node = NODE.itemsize + actions * EDGE.itemsize + FLOAT * (1 + params.latent_numbers)
     scheduled = "_schedule" if params.num_simulations < simulations else ""
-    what = f"{trees} search trees of {simulations} simulations"
+    what = f"search trees ({trees} x num_simulations {simulations})"
     return Demand(f"algo_kwargs.num_simulations{scheduled}", what, trees * simulations * node)
 
 
