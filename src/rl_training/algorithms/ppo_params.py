@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
+from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.experiment.fork_rules import (
     EXPLORATION,
     FREE,
@@ -19,7 +20,6 @@ from rl_training.experiment.fork_rules import (
     rules,
     scheduled,
 )
-from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.experiment.schedules import ScheduleSpec
 
 
