@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
+from rl_training.install_hint import install_hint
+
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 PEERS = ROOT / "build"
@@ -20,17 +22,19 @@ PACKAGES = ("axiomrl", "torch", "gymnasium", "numpy", "numba", SB3, "mctx", "jax
 _PACKAGES_BESIDE = {"cleanrl": "cleanrl", "LightZero": "lightzero"}
 """Peers by their folder in `PEERS`."""
 _MISSING = {
-    SB3: "stable-baselines3 is not installed: pip install 'axiomrl[bench]'",
-    "mctx": "mctx is not installed: pip install 'axiomrl[bench]'",
-    "Box2D": "Box2D is not installed: pip install 'axiomrl[box2d]'",
-    "envpool": "EnvPool is not installed: pip install envpool",
+    SB3: "stable-baselines3 is not installed: {bench}",
+    "mctx": "mctx is not installed: {bench}",
+    "Box2D": "Box2D is not installed: {box2d}",
+    "envpool": "EnvPool is not installed: run `pip install envpool`",
 }
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
 def why_missing(package: str) -> str | None:
     """Return how to get a package that is not there, or None where it is."""
-    return None if importlib.util.find_spec(package) else _MISSING[package]
+    if importlib.util.find_spec(package):
+        return None
+    return _MISSING[package].format(bench=install_hint("bench"), box2d=install_hint("box2d"))
 
 
 def origin() -> dict[str, Any]:

@@ -25,6 +25,7 @@ from rl_training.envs.board_opponents import (
 )
 from rl_training.envs.make import check_environment
 from rl_training.errors import ConfigError, EnvironmentFailure, MissingExtraError
+from rl_training.install_hint import install_hint
 
 # -- rules and perspective -------------------------------------------------------------------------
 
@@ -341,4 +342,4 @@ def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError) as error:
         check_environment(TICTACTOE, {})
-    assert "pip install 'axiomrl[boardgames]'" in str(error.value)
+    assert install_hint("boardgames") in str(error.value)

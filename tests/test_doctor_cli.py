@@ -6,12 +6,15 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from rl_training import __version__
 from rl_training.cli import main
 from rl_training.experiment import doctor
+from rl_training.install_hint import install_hint
 
 KEYS = [
     "axiomrl",
@@ -25,10 +28,12 @@ KEYS = [
     "extra_atari",
     "extra_boardgames",
     "extra_box2d",
+    "extra_dmc",
     "extra_minatar",
     "extra_mujoco",
     "extra_plot",
     "extra_ray",
+    "extra_robotics",
     "extra_video",
     "extra_wandb",
     "tracker_tensorboard",
@@ -39,20 +44,31 @@ KEYS = [
     "env_mujoco",
     "env_atari",
     "env_minatar",
+    "env_boardgames",
+    "env_robotics",
+    "env_dmc",
     "cuda",
     "devices",
     "torch_threads",
 ]
 
 
-def test_lines_are_key_value_with_stable_keys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_key_value_with_stable_keys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
+    monkeypatch.setitem(sys.modules, "shimmy", None)
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("=")[0] for line in lines] == KEYS
     found = dict(line.split("=", 1) for line in lines)
     assert found["axiomrl"] == __version__
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert found["env_classic_control"] == found["env_toy_text"] == "works"
+    assert found["env_classic_control"] == found["env_toy_text"] == f"works with gymnasium {version('gymnasium')}"
+    assert found["env_mujoco"] == f"works with mujoco {version('mujoco')}"
+    assert found["env_boardgames"] == f"works with pettingzoo {version('pettingzoo')}"
+    assert found["env_robotics"] == f"missing: {install_hint('robotics')}"
+    assert found["env_dmc"] == f"missing: {install_hint('dmc')}"
     assert found["tracker_tensorboard"] == "works"
     assert re.match(r"yes|no", found["cuda"])
     assert found["devices"].startswith("cpu")
@@ -67,16 +83,25 @@ def test_json_is_one_object_with_the_same_keys(capsys: pytest.CaptureFixture[str
 
 def test_missing_extra_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_is_there", lambda module: module != "ale_py")
-    assert doctor._extra("atari") == "missing ale_py: pip install 'axiomrl[atari]'"
+    assert doctor._extra("atari") == f"missing ale_py: {install_hint('atari')}"
     assert doctor._extra("mujoco") == "installed"
     monkeypatch.setattr(doctor, "_is_there", lambda module: False)
-    assert doctor._tracker("wandb") == "missing: pip install 'axiomrl[wandb]'"
+    assert doctor._tracker("wandb") == f"missing: {install_hint('wandb')}"
+    assert doctor._tracker("tensorboard") == "missing: run `pip install tensorboard`"
 
 
 def test_environment_that_does_not_work_is_a_finding_on_one_line() -> None:
-    finding = doctor._environment("NoSuchEnvironment-v0")
+    finding = doctor._environment("NoSuchEnvironment-v0", ["gymnasium"])
     assert finding.startswith("fails: ")
     assert "\n" not in finding
+
+
+def test_environment_that_fails_in_its_first_step_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(env: CartPoleEnv, action: int) -> None:
+        raise RuntimeError("a wheel came off\nat full speed")
+
+    monkeypatch.setattr(CartPoleEnv, "step", step)
+    assert doctor._environment("CartPole-v1", ["gymnasium"]) == "fails: RuntimeError: a wheel came off"
 
 
 def test_torch_that_cannot_be_imported_is_a_finding(

@@ -12,6 +12,7 @@ import pytest
 
 import learning
 from records import SB3
+from rl_training.install_hint import install_hint
 
 
 def job(cell: Any, side: str = "ours", seed: int = 1) -> Any:
@@ -253,8 +254,8 @@ def test_what_cannot_be_trained_here_is_said_and_left_out(tmp_path: Path, monkey
         ("ppo-cartpole", "ours", 1),
     ]
     assert skipped == [
-        "ppo-cartpole stable_baselines3 is left out: stable-baselines3 is not installed: pip install 'axiomrl[bench]'",
-        "dqn-lunarlander ours is left out: Box2D is not installed: pip install 'axiomrl[box2d]'",
+        f"ppo-cartpole stable_baselines3 is left out: stable-baselines3 is not installed: {install_hint('bench')}",
+        f"dqn-lunarlander ours is left out: Box2D is not installed: {install_hint('box2d')}",
     ]
 
 

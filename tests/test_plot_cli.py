@@ -14,6 +14,7 @@ from processes import process_environment
 from report_samples import sample_runs, write_curve
 from rl_training import zoo_cli
 from rl_training.cli import main
+from rl_training.install_hint import install_hint
 from rl_training.zoo.curves import Curve, Line
 from rl_training.zoo.plot import draw_panel
 
@@ -85,7 +86,7 @@ def test_a_missing_matplotlib_is_named_with_the_repair(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["plot", str(runs), "--output", str(tmp_path / "a.png")]) == 2
-    assert "a plot needs the extra `plot`: run `pip install 'axiomrl[plot]'`" in capsys.readouterr().err
+    assert f"a plot needs the extra `plot`: {install_hint('plot')}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,11 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import list_checkpoints
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import read_metadata
+from rl_training.install_hint import install_hint
 from rl_training.runtime.workflows import train
 from sweep_runs import assert_same_sweep, only_summary, read_json, run_dirs, sweep_config
 
-cluster_utils = pytest.importorskip(
-    "ray.cluster_utils", reason="Ray is not installed: run `pip install 'axiomrl[ray]'`"
-)
+cluster_utils = pytest.importorskip("ray.cluster_utils", reason=f"Ray is not installed: {install_hint('ray')}")
 pytestmark = pytest.mark.slow
 
 SEEDS = (11, 13)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from rl_training.errors import MissingExtraError
 from rl_training.experiment.config_blocks import WandbParams
+from rl_training.install_hint import install_hint
 from rl_training.runtime.sinks import JsonLines, TensorBoardSink, WandbSink
 
 
@@ -115,5 +117,5 @@ def test_wandb_gets_the_project_the_rows_and_the_end(tmp_path, monkeypatch):
 
 def test_a_missing_wandb_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'axiomrl\[wandb\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_hint("wandb"))):
         WandbSink(WandbParams(), tmp_path, {})

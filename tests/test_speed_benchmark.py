@@ -20,6 +20,7 @@ import speed
 import training_speed
 from records import RESULTS, versions_beside
 from rl_training.experiment.config_files import load_config
+from rl_training.install_hint import install_hint
 from speed_guard import fallen
 from speed_parts import Benchmark, Effort, Outcome, alternate, quickest
 
@@ -188,7 +189,7 @@ def test_missing_peers_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         outcome = training_speed.measure(name, nothing)
         assert outcome.ratios == {}
         sb3, cleanrl = outcome.missing
-        assert sb3 == "stable-baselines3 is not installed: pip install 'axiomrl[bench]'"
+        assert sb3 == f"stable-baselines3 is not installed: {install_hint('bench')}"
         assert cleanrl.startswith("CleanRL is not installed in build/cleanrl: see benchmarks/cleanrl_scripts.py")
     monkeypatch.setattr(search_speed, "RULES", {})
     assert [reason.split(" is ")[0] for reason in search_speed.measure(nothing).missing] == ["mctx", "LightZero"]

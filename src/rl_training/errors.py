@@ -28,8 +28,10 @@ class MissingExtraError(AxiomError):
     """A feature needs packages that are not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
+        from rl_training.install_hint import install_hint
+
         self.extra = extra
-        super().__init__(f"{what} needs the extra `{extra}`: run `pip install 'axiomrl[{extra}]'`")
+        super().__init__(f"{what} needs the extra `{extra}`: {install_hint(extra)}")
 
 
 class CheckpointError(AxiomError):

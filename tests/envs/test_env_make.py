@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from rl_training.envs.vector import SyncVectorEnv
 from rl_training.envs.vector_cartpole import VectorCartPole
 from rl_training.errors import ConfigError, EnvironmentFailure, MissingExtraError
 from rl_training.experiment.env_params import Mode
+from rl_training.install_hint import install_hint
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,35 @@ def test_missing_dependency_names_the_extra(
     with pytest.raises(MissingExtraError) as error:
         check_environment(env_id, {})
     assert error.value.extra == extra
+
+
+@pytest.mark.parametrize(("module", "extra"), [("gymnasium_robotics", "robotics"), ("shimmy", "dmc")])
+def test_a_missing_module_of_an_extra_names_the_extra(module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError) as error:
+        check_environment(f"{module}:Any-v0", {})
+    assert error.value.extra == extra
+
+
+@pytest.mark.parametrize(("module", "extra"), [("gymnasium_robotics", "robotics"), ("shimmy", "dmc")])
+def test_an_environment_that_fails_with_the_installed_mujoco_names_the_range_it_needs(
+    module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fetch and dm_control fail in their constructors, with errors that do not say why."""
+
+    def broken() -> None:
+        raise AssertionError
+
+    broken.__module__ = f"{module}.registration"
+    monkeypatch.setitem(registration.registry, "Broken-v0", registration.EnvSpec("Broken-v0", partial(broken)))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.0.0")
+    with pytest.raises(ConfigError) as error:
+        check_environment("Broken-v0", {})
+    assert re.search(r"it needs mujoco<\S+, 4\.0\.0 is installed", str(error.value))
+    assert install_hint(extra) in str(error.value)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "3.11.0")
+    with pytest.raises(EnvironmentFailure, match="AssertionError"):
+        check_environment("Broken-v0", {})
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "PongNoFrameskip-v4"])

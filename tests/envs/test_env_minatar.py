@@ -17,6 +17,7 @@ from rl_training.envs.make import check_environment, make_slots
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.spaces import image_layout, observation_kind
 from rl_training.errors import ConfigError, MissingExtraError
+from rl_training.install_hint import install_hint
 from rl_training.runtime.workflows import train
 
 BREAKOUT = "MinAtar/Breakout-v1"
@@ -28,8 +29,9 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delitem(registration.registry, BREAKOUT, raising=False)
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "minatar" else found(name))
-    with pytest.raises(MissingExtraError, match=r"pip install 'axiomrl\[minatar\]'") as error:
+    with pytest.raises(MissingExtraError, match="environment `MinAtar/Breakout-v1` needs the extra") as error:
         check_environment(BREAKOUT, {})
+    assert install_hint("minatar") in str(error.value)
     assert error.value.extra == "minatar"
 
 

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from rl_training.errors import AxiomError, ConfigError, MissingExtraError, did_you_mean
 from rl_training.experiment.env_params import WRAPPER_KEYS, EnvParams
+from rl_training.install_hint import install_hint, unmet_requirements
 
 # What an entry point's module, or the import it fails on, needs to be installed.
 _EXTRA_OF_MODULE = {
@@ -24,6 +25,9 @@ _EXTRA_OF_MODULE = {
     "ale_py": "atari",
     "cv2": "atari",
     "minatar": "minatar",
+    "gymnasium_robotics": "robotics",
+    "shimmy": "dmc",
+    "dm_control": "dmc",
 }
 
 
@@ -88,6 +92,9 @@ def explain_make_failure(spec: EnvSpec, params: EnvParams, error: Exception) -> 
         if newest:
             return ConfigError(f"env_id: `{spec.id}` is no longer available{newest}")
         return ConfigError(f"env_id: `{spec.id}` cannot be imported: {error}")
+    misfits = _misfits(spec)
+    if misfits is not None:
+        return ConfigError(f"env_id: `{spec.id}` does not start with the packages that are installed: {misfits}")
     expected = (TypeError, ValueError, LookupError, AssertionError, OSError, gym.error.Error)
     if params.make_kwargs and isinstance(error, expected):
         given = ", ".join(f"{key}={value!r}" for key, value in params.make_kwargs.items())
@@ -119,6 +126,9 @@ def _import_user_module(module: str, env_id: str) -> None:
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
+        extra = _EXTRA_OF_MODULE.get((error.name or "").split(".")[0])
+        if extra is not None:
+            raise MissingExtraError(f"environment `{env_id}`", extra) from error
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             repair = "check its name and that it is installed or on PYTHONPATH"
         else:
@@ -154,6 +164,15 @@ def _missing_extra(spec: EnvSpec, error: ImportError | gym.error.DependencyNotIn
             if spec.entry_point.startswith(module):
                 return extra
     return None
+
+
+def _misfits(spec: EnvSpec) -> str | None:
+    """Return which installed packages an environment's extra cannot work with, and how to get others."""
+    creator: Any = getattr(spec.entry_point, "func", spec.entry_point)  # of a partial
+    module = creator if isinstance(creator, str) else getattr(creator, "__module__", None) or ""
+    extra = _EXTRA_OF_MODULE.get(module.split(".")[0])
+    unmet = [] if extra is None else unmet_requirements(extra)
+    return f"{'; '.join(unmet)}; {install_hint(extra)}" if extra is not None and unmet else None
 
 
 def _constructor_arguments(spec: EnvSpec, params: EnvParams) -> set[str] | None:

@@ -8,7 +8,7 @@ import math
 import statistics as exact  # in fractions: the order of rows changes no digit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ class SweepSummary:
 
 def new_summary_path(output_dir: Path, algo: str, env_id: str) -> Path:
     """Return where the summary of a sweep that starts now belongs; sweeps of the same second differ."""
-    timestamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+    timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
     return output_dir / f"benchmark_summary__{algo}__{sanitize(env_id)}__{timestamp}.json"
 
 

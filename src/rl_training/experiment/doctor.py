@@ -6,29 +6,38 @@ import importlib.util
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
 from rl_training._version import __version__
+from rl_training.errors import MissingExtraError
+from rl_training.install_hint import install_hint
 
 _EXTRAS = {
     "atari": ("ale_py", "cv2"),
     "boardgames": ("pettingzoo", "pygame"),
     "box2d": ("Box2D",),
+    "dmc": ("shimmy", "dm_control"),
     "minatar": ("minatar",),
     "mujoco": ("mujoco",),
     "plot": ("matplotlib",),
     "ray": ("ray",),
+    "robotics": ("gymnasium_robotics", "mujoco"),
     "video": ("imageio", "imageio_ffmpeg", "pygame"),
     "wandb": ("wandb",),
 }
+# Of each family of environments one to try, and the distributions that it comes from.
 _FAMILIES = {
-    "classic_control": "CartPole-v1",
-    "toy_text": "FrozenLake-v1",
-    "box2d": "LunarLander-v3",
-    "mujoco": "HalfCheetah-v5",
-    "atari": "ALE/Pong-v5",
-    "minatar": "MinAtar/Breakout-v1",
+    "classic_control": ("CartPole-v1", ("gymnasium",)),
+    "toy_text": ("FrozenLake-v1", ("gymnasium",)),
+    "box2d": ("LunarLander-v3", ("Box2D",)),
+    "mujoco": ("HalfCheetah-v5", ("mujoco",)),
+    "atari": ("ALE/Pong-v5", ("ale-py",)),
+    "minatar": ("MinAtar/Breakout-v1", ("MinAtar",)),
+    "boardgames": ("rl_training.envs.board_games:TicTacToe-v0", ("pettingzoo",)),
+    "robotics": ("gymnasium_robotics:FetchReach-v4", ("gymnasium-robotics", "mujoco")),
+    "dmc": ("shimmy:dm_control/cartpole-balance-v0", ("dm-control", "mujoco")),
 }
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
@@ -47,7 +56,7 @@ def examine() -> dict[str, Any]:
     }
     findings |= {f"extra_{name}": _extra(name) for name in _EXTRAS}
     findings |= {f"tracker_{name}": _tracker(name) for name in _TRACKERS}
-    findings |= {f"env_{family}": _environment(env_id) for family, env_id in _FAMILIES.items()}
+    findings |= {f"env_{family}": _environment(*family_of) for family, family_of in _FAMILIES.items()}
     return findings | _torch()
 
 
@@ -67,25 +76,32 @@ def _is_there(module: str) -> bool:
 
 def _extra(name: str) -> str:
     missing = [module for module in _EXTRAS[name] if not _is_there(module)]
-    return f"missing {', '.join(missing)}: pip install 'axiomrl[{name}]'" if missing else "installed"
+    return f"missing {', '.join(missing)}: {install_hint(name)}" if missing else "installed"
 
 
 def _tracker(name: str) -> str:
     if _is_there(_TRACKERS[name]):
         return "works"
-    distribution = f"'axiomrl[{name}]'" if name in _EXTRAS else name
-    return f"missing: pip install {distribution}"
+    return f"missing: {install_hint(name) if name in _EXTRAS else f'run `pip install {name}`'}"
 
 
-def _environment(env_id: str) -> str:
-    """Make one environment of a family and say whether it works."""
+def _environment(env_id: str, distributions: Sequence[str]) -> str:
+    """Take a step in one environment of a family and say whether it works, and with which versions."""
     try:
-        from rl_training.envs.make import check_environment
+        from rl_training.envs.make import check_environment, make_slots
 
         check_environment(env_id, {})
+        (slot,) = make_slots(env_id, {}, mode="training", count=1)
+        slot.env.action_space.seed(0)
+        slot.env.reset(seed=0)
+        slot.env.step(slot.env.action_space.sample())
+        slot.env.close()
+    except MissingExtraError as error:
+        return f"missing: {install_hint(error.extra)}"
     except Exception as error:
-        return "fails: " + " ".join(f"{type(error).__name__}: {error}".split())
-    return "works"
+        first_line = str(error).partition("\n")[0]  # of an environment's own error the traceback follows
+        return "fails: " + " ".join(f"{type(error).__name__}: {first_line}".split())
+    return f"works with {', '.join(f'{name} {_version(name)}' for name in distributions)}"
 
 
 def _torch() -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata as distributions
 from pathlib import Path
@@ -41,7 +41,7 @@ KEY_DEPENDENCIES = (
 
 def utc_now() -> str:
     """Return the time in UTC, to the second, as ISO 8601."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def sanitize(env_id: str) -> str:
@@ -51,7 +51,7 @@ def sanitize(env_id: str) -> str:
 
 def run_name(algo: str, env_id: str, seed: int) -> str:
     """Return the name of a run that starts now."""
-    timestamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return f"{algo}__{sanitize(env_id)}__seed{seed}__{timestamp}"
 
 
