@@ -25,6 +25,7 @@ from rl_training.algorithms.ppo import PPO
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.state_files import read_state
+from rl_training.runtime.threads import Threads
 from rl_training.runtime.workflows import evaluate, resume, train
 
 
@@ -82,12 +83,12 @@ def test_a_checkpoint_remembers_the_number_of_threads(tmp_path, monkeypatch):
         set_num_threads(1)
 
     monkeypatch.setattr(torch, "set_num_threads", noting)
-    monkeypatch.setattr("rl_training.runtime.setup.choose_threads", lambda config, **network: 3)
+    monkeypatch.setattr("rl_training.runtime.setup.choose_threads", lambda config, **network: Threads(3, "as said"))
     with stopped_after(20):
         result = train(tiny_config(tmp_path))
     assert verify_checkpoint(result.checkpoint_path).manifest["torch_threads"] == 3
     used.clear()
-    monkeypatch.setattr("rl_training.runtime.setup.choose_threads", lambda config, **network: 1)
+    monkeypatch.setattr("rl_training.runtime.setup.choose_threads", lambda config, **network: Threads(1, "as said"))
     resume(result.run_dir)
     assert used[0] == 3
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from rl_training.runtime.machine import available_memory, cgroup_margins, free_disk, in_words
+from rl_training.runtime.machine import available_memory, cgroup_cores, cgroup_margins, free_disk, in_words
 
 GB = 10**9
 
@@ -53,6 +53,31 @@ def test_a_group_without_a_limit_or_a_system_without_groups_sets_none(tmp_path: 
 def test_a_group_that_is_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
     group(tmp_path, limit=str(GB), used=2 * GB, cached=0, version=2)
     assert margins(tmp_path, "0::/\n") == [0]
+
+
+def cores(root: Path, membership: str) -> list[float]:
+    (root / "membership").write_text(membership, encoding="utf-8")
+    return cgroup_cores(root / "membership", root)
+
+
+def test_every_group_around_the_process_may_set_a_quota_of_cores(tmp_path: Path) -> None:
+    (tmp_path / "job" / "task").mkdir(parents=True)
+    (tmp_path / "job" / "task" / "cpu.max").write_text("max 100000\n", encoding="utf-8")
+    (tmp_path / "job" / "cpu.max").write_text("150000 100000\n", encoding="utf-8")
+    assert cores(tmp_path, "0::/job/task\n") == [1.5]
+
+
+def test_the_older_version_keeps_quota_and_period_apart(tmp_path: Path) -> None:
+    group = tmp_path / "cpu" / "job"
+    group.mkdir(parents=True)
+    for name, value in (("quota", "400000"), ("period", "200000")):
+        (group / f"cpu.cfs_{name}_us").write_text(f"{value}\n", encoding="utf-8")
+        (tmp_path / "cpu" / f"cpu.cfs_{name}_us").write_text("-1\n" if name == "quota" else value, encoding="utf-8")
+    assert cores(tmp_path, "1:cpu,cpuacct:/job\n4:memory:/job\n0::/\n") == [2.0]
+
+
+def test_a_system_without_groups_sets_no_quota(tmp_path: Path) -> None:
+    assert cgroup_cores(tmp_path / "missing", tmp_path) == []
 
 
 def test_available_memory_is_some_of_the_machines() -> None:

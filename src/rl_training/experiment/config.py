@@ -113,7 +113,7 @@ class TrainConfig:
     """Use only operations whose results repeat bit for bit; false may be faster on a GPU."""
 
     torch_threads: Annotated[int, Ge(1)] | None = None
-    """Threads PyTorch may use; null lets the trainer choose by the size of the network."""
+    """Threads PyTorch may use; null gives small networks one, others what affinity, quota and OMP_NUM_THREADS allow."""
 
     name: Label | None = None
     """What the run is called in reports, plots and comparisons; null leaves it to its settings."""

@@ -77,9 +77,9 @@ def setup_sweep(
         raise ConfigError(
             "callbacks: they cannot cross processes; train with jobs 1 and executor serial, or without callbacks"
         )
-    if isinstance(executor, RayExecutor) and setup.torch.threads > 1:
+    if isinstance(executor, RayExecutor) and setup.torch.threads.by_machine:
         # Chosen by the cores of this machine: others may have more or fewer, and would round differently.
-        run_config = dataclasses.replace(run_config, torch_threads=setup.torch.threads)
+        run_config = dataclasses.replace(run_config, torch_threads=setup.torch.threads.number)
     resume_points, lost = ({}, {}) if known is None else _unfinished_runs(known, path.parent)
     fresh = _fresh_each_time(callbacks)
 

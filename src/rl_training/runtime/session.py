@@ -302,7 +302,7 @@ class TrainingSession(RunCounters):
             },
             resume_mode=EXACT if collector["env"] is not None else EPISODE_BOUNDARY,
             spaces=self.setup.spaces_as_json(),
-            torch_threads=self.setup.torch.threads,
+            torch_threads=self.setup.torch.threads.number,
             segments=[segment for archive in self._archives for segment in archive.save(self.run_dir)],
         )
         self._checkpoint_path, self._saved = path, True

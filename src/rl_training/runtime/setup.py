@@ -24,7 +24,8 @@ from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.size_limits import check_sizes
 from rl_training.runtime.task_setup import set_up_tasks
-from rl_training.runtime.torch_setup import TorchSetup, choose_threads
+from rl_training.runtime.threads import choose_threads, threads_of
+from rl_training.runtime.torch_setup import TorchSetup
 from rl_training.runtime.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class RunSetup:
             hidden_sizes=getattr(self.params, "hidden_sizes", None),
         )
         if resume_point is not None and self.config.torch_threads is None:
-            # Another number of threads would round differently: keep the run's own.
-            threads = resume_point.checkpoint.manifest.get("torch_threads", threads)
+            threads = threads_of(resume_point.checkpoint)
         self.warm_start: WarmStart | None = None
         if resume_point is None and self.config.init is not None:
             self.warm_start = WarmStart(self.config, self.spaces_as_json())

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 import torch
 
-from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.threads import Threads
 
-WIDEST_FOR_ONE_THREAD = 512
-
-
-def choose_threads(config: TrainConfig, *, large_images: bool, hidden_sizes: tuple[int, ...] | None) -> int:
-    """Return how many threads suit the network: small ones run best on one, those of large images on all cores."""
-    if config.torch_threads is not None:
-        return config.torch_threads
-    large = large_images or max(hidden_sizes or (0,)) > WIDEST_FOR_ONE_THREAD
-    return (os.cpu_count() or 1) if large else 1
+logger = logging.getLogger("rl_training")
 
 
 class TorchSetup:
     """Applies thread count and determinism, and restores what was there."""
 
-    def __init__(self, *, threads: int, deterministic: bool, device: torch.device) -> None:
+    def __init__(self, *, threads: Threads, deterministic: bool, device: torch.device) -> None:
         self.threads = threads
         # On the CPU every operation in use repeats bit for bit as it is.
         self.deterministic = deterministic and device.type == "cuda"
         self._previous: tuple[int, bool, bool] | None = None
 
     def apply(self) -> None:
-        """Take effect."""
+        """Take effect, and say how many threads there are."""
+        logger.log(logging.WARNING if self.threads.crowded else logging.INFO, "%s", self.threads.sentence())
         self._previous = (
             torch.get_num_threads(),
             torch.are_deterministic_algorithms_enabled(),
             torch.backends.cudnn.benchmark,
         )
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(self.threads.number)
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
@@ -61,4 +55,4 @@ class TorchSetup:
 
     def describe(self) -> dict[str, Any]:
         """Return what metadata records."""
-        return {"torch_threads": self.threads}
+        return {"torch_threads": self.threads.number, "torch_threads_reason": self.threads.reason}

@@ -21,6 +21,7 @@ from rl_training.runtime.policy import policies_from_checkpoint
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.size_limits import check_episodes, check_observation_size
 from rl_training.runtime.streams import derive_seeds
+from rl_training.runtime.threads import threads_of
 from rl_training.runtime.torch_setup import TorchSetup
 from rl_training.runtime.video import record_episodes
 
@@ -109,8 +110,7 @@ def evaluate(
         for one in chosen
         if stochastic
     }
-    threads = int(sound.manifest["torch_threads"])
-    with TorchSetup(threads=threads, deterministic=config.deterministic, device=target):
+    with TorchSetup(threads=threads_of(sound), deterministic=config.deterministic, device=target):
         episodes, metrics = evaluate_tasks(
             {one: policies[one] for one in chosen}, seeds, suite=suite, generators=generators
         )
