@@ -101,7 +101,7 @@ class Launcher:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._server.communicate(timeout=30)
+        self._server.communicate(timeout=120)
 
     def start(self, arguments: list[str]) -> Child:
         """Start `axiomrl <arguments>`."""

@@ -115,7 +115,7 @@ def test_python_callers_may_build_the_dataclass_themselves() -> None:
     built = TrainConfig(
         "toy",
         "CartPole-v1",
-        np.int64(3),
+        np.int64(3),  # type: ignore[arg-type]
         1000,
         "runs",  # type: ignore[arg-type]
         tags=["a"],  # type: ignore[arg-type]

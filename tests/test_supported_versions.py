@@ -65,11 +65,11 @@ def test_every_requirement_has_a_tested_version_within_its_bounds() -> None:
 class Wheel(NamedTuple):
     """A file of an index that installs without being built."""
 
-    tags: frozenset[tags.Tag]
+    takers: frozenset[tags.Tag]
     requires_python: SpecifierSet
 
     def suits(self, python: str, known: frozenset[tags.Tag]) -> bool:
-        return not self.tags.isdisjoint(known) and self.requires_python.contains(f"{python}.0")
+        return not self.takers.isdisjoint(known) and self.requires_python.contains(f"{python}.0")
 
 
 class _Files(HTMLParser):

@@ -7,7 +7,6 @@ depends on where this package came from: its checkout, its wheel, or the package
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -103,7 +102,7 @@ def unmet_requirements(extra: str) -> list[str]:
 def find_installation(package: Path, recorded: Iterable[metadata.Distribution]) -> Installation:
     """Return the installation of a package's directory among those recorded, which may be the other project's."""
     for distribution in recorded:
-        if Path(os.fspath(distribution.locate_file(package.name))).resolve() == package:
+        if Path(str(distribution.locate_file(package.name))).resolve() == package:
             return Installation(package, distribution)
     return Installation(package, None)
 

@@ -10,6 +10,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+HANG_SECONDS = 600
+"""How long an environment that hangs does so: whatever ends sooner did not wait for it."""
+
 
 class Diary(gym.Env[Any, Any]):
     """Observes [episode, step, steps ever taken] and ends at random, by termination, truncation or both.
@@ -150,7 +153,7 @@ class Trouble(Diary):
         if self.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "hang":
-            time.sleep(600)
+            time.sleep(HANG_SECONDS)
         raise RuntimeError("the floor gave way")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -23,10 +24,13 @@ NUM_ENVS = 4
 SEEDS = [100, 101, 102, 103]
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
+HANG_SECONDS: float = importlib.import_module("env_samples").HANG_SECONDS
+PATIENCE = 300.0
+"""Seconds that no healthy worker needs on the busiest machine."""
 
 
 def _make(**env_kwargs: Any) -> AsyncVectorEnv:
-    env_kwargs = {"num_workers": 2, "worker_timeout": 20.0, **env_kwargs}
+    env_kwargs = {"num_workers": 2, "worker_timeout": PATIENCE, **env_kwargs}
     env = make_vector_env(
         "env_samples:Sample/Trouble-v0",
         env_kwargs,
@@ -50,7 +54,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _gone(pids: list[int], seconds: float = 10.0) -> bool:
+def _gone(pids: list[int], seconds: float = PATIENCE) -> bool:
     return _eventually(lambda: not any(_alive(pid) for pid in pids), seconds)
 
 
@@ -70,17 +74,18 @@ def _trouble_in(index: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("kind", "timeout", "words"),
     [
-        ("raise", 20.0, ["RuntimeError: the floor gave way", "env_samples.py", "_trouble"]),
-        ("exit", 20.0, ["exited with status 7"]),
-        ("kill", 20.0, ["SIGKILL", "memory"]),
-        ("hang", 0.7, ["did not answer within 0.7 seconds", "worker_timeout"]),
+        ("raise", PATIENCE, ["RuntimeError: the floor gave way", "env_samples.py", "_trouble"]),
+        ("exit", PATIENCE, ["exited with status 7"]),
+        ("kill", PATIENCE, ["SIGKILL", "memory"]),
+        ("hang", 2.0, ["did not answer within 2 seconds", "worker_timeout"]),
     ],
 )
 def test_failure_in_a_step_names_cause_environment_and_seed(kind: str, timeout: float, words: list[str]) -> None:
-    env = _make(kind=kind, worker_timeout=timeout)
+    env = _make(kind=kind)
     pids = _pids(env)
     env.reset(SEEDS)
     env.step(np.zeros(NUM_ENVS, dtype=np.int64))
+    env._timeout = timeout  # the steps above may take their time
     begin = time.monotonic()
     with pytest.raises(EnvironmentFailure) as failure:
         env.step(_trouble_in(3))
@@ -88,7 +93,7 @@ def test_failure_in_a_step_names_cause_environment_and_seed(kind: str, timeout: 
         assert word in str(failure.value)
     env.close()
     env.close()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < (HANG_SECONDS if kind == "hang" else timeout)
     assert _gone(pids)
     with pytest.raises(EnvironmentFailure, match="closed"):
         env.step(np.zeros(NUM_ENVS, dtype=np.int64))
@@ -156,7 +161,7 @@ def test_closing_in_the_middle_of_a_hang_does_not_wait_for_it(monkeypatch: pytes
         assert worker.tell("step")
     begin = time.monotonic()
     env.close()
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < HANG_SECONDS
     assert _gone(pids)
 
 
@@ -213,7 +218,7 @@ def test_a_script_that_never_closes_ends_without_hanging_or_leaking(tmp_path: Pa
     shared_memory = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     with _start(tmp_path) as process:
         try:
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     assert process.returncode == 0, err

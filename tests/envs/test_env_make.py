@@ -148,7 +148,7 @@ def test_an_environment_that_fails_with_the_installed_mujoco_names_the_range_it_
 ) -> None:
     """Fetch and dm_control fail in their constructors, with errors that do not say why."""
 
-    def broken() -> None:
+    def broken(**arguments: Any) -> gym.Env[Any, Any]:
         raise AssertionError
 
     broken.__module__ = f"{module}.registration"

@@ -26,7 +26,7 @@ _FRACTION = np.int32(2**31 - 1)  # all bits but the sign
 
 
 @part(fastmath={"contract"})
-def exponential(x: float) -> float:
+def exponential(x: np.float32) -> np.float32:
     """Return e**x of a float32 to float32's precision, by arithmetic that vectorises; below e**-87 it stays there."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
     power = np.floor(x * _LOG2_E + np.float32(0.5))
@@ -45,7 +45,7 @@ def exponential(x: float) -> float:
 
 
 @part()
-def largest(values: np.ndarray) -> float:
+def largest(values: np.ndarray) -> np.float32:
     """Return the largest float32, or NaN where there is one.
 
     Compared as integers, which vectorises: of positive floats the bits are in order already, of negative ones reversed.

@@ -75,7 +75,7 @@ def add_scaled(target: np.ndarray, factor: float, values: np.ndarray) -> None:
 
 
 @part(fastmath=ANY_ORDER)
-def inner_product(one: np.ndarray, other: np.ndarray) -> float:
+def inner_product(one: np.ndarray, other: np.ndarray) -> np.float32:
     """Return the sum of products."""
     total = np.float32(0.0)
     for index in range(len(one)):
