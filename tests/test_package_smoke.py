@@ -139,7 +139,9 @@ def test_wheel_installs_into_an_empty_environment_and_trains(wheel: Path, tmp_pa
 
     run(scripts / "python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel)
     assert run(scripts / "axiomrl", "--version").strip() == f"axiomrl {rl_training.__version__}"
-    assert "env_classic_control=works" in run(scripts / "axiomrl", "doctor")
+    findings = run(scripts / "axiomrl", "doctor")
+    assert "env_classic_control=works with gymnasium " in findings
+    assert f"env_box2d=missing: run `pip install '{wheel}[box2d]'`" in findings
     assert "ppo-cartpole" in run(scripts / "axiomrl-zoo")
     trained = run(scripts / "axiomrl", "train", "--preset", "ppo-cartpole", "--total-timesteps", "512")
     assert "status=completed" in trained
