@@ -85,6 +85,7 @@ def fake_metadata(config: Mapping[str, Any], *, seed: int, status: str, created:
         "os": "Linux",
         "versions": dict.fromkeys(("axiomrl", "torch", "numpy", "gymnasium", "safetensors"), "1.0"),
         "git": None,
+        "user_code": [],
         "hardware": {"machine": "x86_64", "cpu_count": 2, "memory_bytes": 1, "gpus": []},
         "resume_mode": "exact",
         "parent": None,

@@ -133,6 +133,8 @@ def test_runs_that_start_in_the_same_second_get_different_names(tmp_path, monkey
         ("ALE/Breakout-v5", "ALE-Breakout-v5"),
         ("my_package.module:Ns/Env-v0", "my-package.module-Ns-Env-v0"),
         ("../../etc/passwd", "etc-passwd"),
+        ("/home/me/some place/my_envs.py:MyEnv", "my-envs.py-MyEnv"),
+        ("envs/my_envs.py:Ns/Env-v0", "my-envs.py-Ns-Env-v0"),
         ("a\\b:c*d?e", "a-b-c-d-e"),
         ("Ünïcode-v0", "n-code-v0"),
         ("..", "env"),

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rl_training._version import __version__
-from rl_training.cli_config import CheckpointPath, ConfigRequest, RunName, RunTags, _apply_overrides, integer_option
+from rl_training.cli_config import (
+    CheckpointPath,
+    ConfigRequest,
+    RunName,
+    RunTags,
+    TrustCode,
+    _apply_overrides,
+    integer_option,
+)
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
@@ -65,6 +73,7 @@ def train(
         Path | None,
         typer.Option("--continue", metavar="SUMMARY", help="Train only what is missing of the sweep in this file."),
     ] = None,
+    trust_code: TrustCode = False,
 ) -> int:
     """Train from a file, a preset, or an algorithm and an environment; with --seeds, once per seed."""
     config = _apply_overrides(request, continue_from)
@@ -74,7 +83,7 @@ def train(
 
     # Seeds in other processes report their progress as lines of the log.
     progress = make_progress(quiet=output.quiet) if trains_in_this_process(config) else []
-    result = workflows.train(config, callbacks=progress, continue_from=continue_from)
+    result = workflows.train(config, callbacks=progress, continue_from=continue_from, trust_code=trust_code)
     return _print_result(result, output)
 
 
@@ -93,6 +102,7 @@ def evaluate(
     ] = False,
     video: Annotated[bool, typer.Option("--video", help="Record the first episode (of each task).")] = False,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    trust_code: TrustCode = False,
 ) -> int:
     """Evaluate a checkpoint on episodes of their own."""
     if num_episodes is not None and num_episodes < 1:
@@ -109,6 +119,7 @@ def evaluate(
         stochastic=stochastic,
         video_episodes=1 if video else 0,
         device=device,
+        trust_code=trust_code,
     )
     record = {
         "run_dir": result.run_dir,
@@ -146,6 +157,7 @@ def resume(
     ] = None,
     name: RunName = None,
     tag: RunTags = None,
+    trust_code: TrustCode = False,
     seeds: Annotated[str | None, typer.Option("--seeds", hidden=True)] = None,
 ) -> int:
     """Go on with a run from its checkpoint as if it had never stopped."""
@@ -164,6 +176,7 @@ def resume(
         fork=fork,
         overrides={"name": name, "tags": tag},
         set_values=set_values or (),
+        trust_code=trust_code,
         callbacks=make_progress(quiet=output.quiet),
     )
     return _print_result(result, output)

@@ -93,6 +93,12 @@ CheckpointPath = Annotated[
 ]
 
 
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Execute code that the loaded file names and that you did not use before."),
+]
+
+
 def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) -> TrainConfig:
     """Lay the flags and `--set` over the file, the preset or the algorithm's defaults, and validate the result.
 

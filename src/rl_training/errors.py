@@ -34,6 +34,10 @@ class MissingExtraError(AxiomError):
         super().__init__(f"{what} needs the extra `{extra}`: {install_hint(extra)}")
 
 
+class UntrustedCodeError(AxiomError):
+    """A loaded file names code that this user has neither installed nor used."""
+
+
 class CheckpointError(AxiomError):
     """A checkpoint is missing, damaged, unsafe or does not fit."""
 

@@ -6,6 +6,8 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import os
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from rl_training.errors import AxiomError, ConfigError, MissingExtraError, did_you_mean
 from rl_training.experiment.env_params import WRAPPER_KEYS, EnvParams
+from rl_training.experiment.user_code import load_module, load_object, split_name
 from rl_training.install_hint import install_hint, unmet_requirements
 
 # What an entry point's module, or the import it fails on, needs to be installed.
@@ -32,10 +35,15 @@ _EXTRA_OF_MODULE = {
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Return what is registered under `env_id` (also `module:EnvId`), registering Atari and MinAtar on demand."""
-    module, _, name = env_id.rpartition(":")
+    """Return the spec of an environment: of a registered id, or of code by `module:Name` or `path/to/file.py:Name`.
+
+    `Name` is an id that the module registers, or a class or function in it. Atari and MinAtar are registered on demand.
+    """
+    module, name = split_name(env_id)
     if module:
-        _import_user_module(module, env_id)
+        code = _load_code(env_id, module)  # which may register the name
+        if name not in registration.registry and (hasattr(code, name) or not _may_be_an_id(name)):
+            return _spec_of_code(env_id)
     if name not in registration.registry:
         if name.startswith("MinAtar/"):
             _register_minatar(env_id)
@@ -61,7 +69,7 @@ def _registered_spec(name: str, env_id: str) -> EnvSpec:
         raise ConfigError(f"env_id: `{env_id}` has no such version{_use_newest(name)}") from error
     except gym.error.Error as error:
         hint = did_you_mean(name, registration.registry)
-        advice = hint or "; a module that registers it is named as `package.module:EnvId-v0`"
+        advice = hint or "; code of your own is named as `package.module:Name` or `path/to/file.py:Name`"
         raise ConfigError(f"env_id: unknown environment `{env_id}`{advice}") from error
 
 
@@ -122,22 +130,41 @@ def _register_minatar(env_id: str) -> None:
         importlib.import_module("minatar.gym").register_envs()
 
 
-def _import_user_module(module: str, env_id: str) -> None:
+def _load_code(env_id: str, module: str) -> Any:
+    """Return the module that an environment's name begins with; one of an extra that is missing names the extra."""
     try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        extra = _EXTRA_OF_MODULE.get((error.name or "").split(".")[0])
-        if extra is not None:
+        return load_module(env_id, place="env_id")
+    except ConfigError as error:
+        cause = error.__cause__
+        missing = cause.name if isinstance(cause, ModuleNotFoundError) and cause.name else module
+        root = missing.partition(".")[0]
+        extra = _EXTRA_OF_MODULE.get(root)
+        if extra is not None and importlib.util.find_spec(root) is None:
             raise MissingExtraError(f"environment `{env_id}`", extra) from error
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            repair = "check its name and that it is installed or on PYTHONPATH"
-        else:
-            repair = f"it needs the missing module `{error.name}`"
-        raise ConfigError(f"env_id: cannot import `{module}` of `{env_id}`: {repair}") from error
-    except Exception as error:
+        raise
+
+
+def _may_be_an_id(name: str) -> bool:
+    """Return whether a name cannot be that of a class, or is that of a registered environment without its version."""
+    return not name.isidentifier() or _newest_id(name) is not None
+
+
+def _spec_of_code(env_id: str) -> EnvSpec:
+    """Return a spec for a class or function that makes environments, without a time limit of its own."""
+    module, name = split_name(env_id)
+    make = load_object(env_id, place="env_id", fits=_is_env_class, wanted="environment class (gymnasium.Env)")
+    if not callable(make) or (inspect.isclass(make) and not _is_env_class(make)):
+        kind = "class" if inspect.isclass(make) else type(make).__name__
         raise ConfigError(
-            f"env_id: importing `{module}` of `{env_id}` failed with {type(error).__name__}: {error}"
-        ) from error
+            f"env_id: `{env_id}` is a {kind}, which makes no environment; name a subclass of gymnasium.Env, or a "
+            "function that returns one"
+        )
+    # An id may hold neither slashes nor blanks.
+    return EnvSpec(id=re.sub(r"[^\w.:-]", "_", f"{os.path.basename(module)}:{name}"), entry_point=make)
+
+
+def _is_env_class(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, gym.Env)
 
 
 def _newest_id(env_id: str) -> str | None:

@@ -15,6 +15,7 @@ from rl_training.envs.spaces import unsupported_action, unsupported_observation
 from rl_training.envs.vector import SyncVectorEnv, VectorEnv
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.env_params import EnvParams, Mode, env_params
+from rl_training.experiment.user_code import AdoptedCode, uses_of
 
 Backend = Literal["vector", "local_sync", "local_async"]
 BACKENDS = ("auto", "local_sync", "local_async", "vector")
@@ -38,7 +39,7 @@ def make_vector_env(
         from rl_training.envs.vector_cartpole import VectorCartPole
 
         return VectorCartPole(num_envs, **_vector_cartpole_kwargs(spec, params))
-    factory = _factory(spec, params)
+    factory = _factory(env_id, params)
     if chosen == "local_async":
         from rl_training.envs.async_vector import AsyncVectorEnv
 
@@ -50,7 +51,7 @@ def make_slots(
     env_id: str, env_kwargs: Mapping[str, Any], *, mode: Mode, count: int, render_mode: str | None = None
 ) -> list[EnvSlot]:
     """Make single environments without autoreset, for an evaluation that counts whole episodes."""
-    factory = _factory(find_spec(env_id), env_params(env_kwargs, mode), render_mode)
+    factory = _factory(env_id, env_params(env_kwargs, mode), render_mode)
     return [EnvSlot(factory, index) for index in range(count)]
 
 
@@ -103,9 +104,8 @@ def inspect_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[Env
     Raises an `AxiomError` for an unknown or deprecated id, a missing extra, an argument the environment
     does not take, a space that cannot be learned on, or modes that do not fit each other.
     """
-    spec = find_spec(env_id)
     training = env_params(env_kwargs, "training")
-    facts = _facts_of(spec, training)
+    facts = _facts_of(env_id, training)
     observation_problem = unsupported_observation(facts.observation_space)
     if observation_problem is not None:
         raise ConfigError(f"env_id: the observation space of `{env_id}` is not supported: {observation_problem}")
@@ -116,7 +116,7 @@ def inspect_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[Env
     evaluation = env_params(env_kwargs, "evaluation")
     if evaluation == training:
         return facts, facts
-    evaluated = _facts_of(spec, evaluation)
+    evaluated = _facts_of(env_id, evaluation)
     for name in ("observation", "action"):
         ours, theirs = (getattr(one, f"{name}_space") for one in (facts, evaluated))
         if ours != theirs:
@@ -127,8 +127,8 @@ def inspect_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[Env
     return facts, evaluated
 
 
-def _facts_of(spec: EnvSpec, params: EnvParams) -> EnvironmentFacts:
-    slot = EnvSlot(_factory(spec, params), 0)
+def _facts_of(env_id: str, params: EnvParams) -> EnvironmentFacts:
+    slot = EnvSlot(_factory(env_id, params), 0)
     try:
         turn_taking = bool(getattr(slot.env.unwrapped, "turn_taking", False))
         return EnvironmentFacts(slot.observation_space, slot.action_space, turn_taking)
@@ -136,9 +136,10 @@ def _facts_of(spec: EnvSpec, params: EnvParams) -> EnvironmentFacts:
         slot.close()
 
 
-def _factory(spec: EnvSpec, params: EnvParams, render_mode: str | None = None) -> EnvFactory:
+def _factory(env_id: str, params: EnvParams, render_mode: str | None = None) -> EnvFactory:
+    spec = find_spec(env_id)
     check_make_kwargs(spec, params)
-    return EnvFactory(spec, params, render_mode)
+    return EnvFactory(spec, params, render_mode, AdoptedCode(uses_of([env_id])))
 
 
 def _vector_obstacle(spec: EnvSpec, params: EnvParams) -> str | None:

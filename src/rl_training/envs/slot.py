@@ -20,18 +20,24 @@ from rl_training.envs.step import Episode
 from rl_training.envs.tracker import EpisodeTracker, find_tracker
 from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.experiment.env_params import EnvParams
+from rl_training.experiment.user_code import NO_CODE, AdoptedCode
 
 
 @dataclass(frozen=True)
 class EnvFactory:
     """Makes one wrapped environment; can be sent to another process.
 
-    It carries the registered `spec`, so that a worker needs no registration of its own.
+    It carries the registered `spec`, so that a worker needs no registration of its own, and `code` of the user's own
+    that the spec refers to.
     """
 
     spec: EnvSpec
     params: EnvParams
     render_mode: str | None = None
+    code: AdoptedCode = NO_CODE
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self.code, self.spec, self.params, self.render_mode)
 
     def __call__(self) -> gym.Env[Any, Any]:
         """Make the environment: the agent's view outermost, the real rewards tracked below it."""
@@ -62,6 +68,11 @@ class EnvFactory:
 
             return make_preprocessed(spec, params, make_kwargs)
         return gym.make(spec, max_episode_steps=params.max_episode_steps, disable_env_checker=True, **make_kwargs)
+
+
+def _received(code: AdoptedCode, spec: EnvSpec, params: EnvParams, render_mode: str | None) -> EnvFactory:
+    """Return a factory in another process: the code comes first, so that it is there when the spec is unpickled."""
+    return EnvFactory(spec, params, render_mode, code)
 
 
 class SlotStep(NamedTuple):

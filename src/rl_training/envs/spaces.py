@@ -78,6 +78,17 @@ def unsupported_action(space: gym.Space[Any]) -> str | None:
     return f"{type(space).__name__} is none of Discrete, MultiDiscrete, MultiBinary or Box"
 
 
+def same_form(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
+    """Return whether arrays of both spaces have the same form; the bounds of a Box may differ."""
+    if isinstance(one, gym.spaces.Dict) and isinstance(other, gym.spaces.Dict):
+        return one.spaces.keys() == other.spaces.keys() and all(
+            same_form(part, other.spaces[key]) for key, part in one.spaces.items()
+        )
+    if isinstance(one, gym.spaces.Box) and isinstance(other, gym.spaces.Box):
+        return one.shape == other.shape and one.dtype == other.dtype
+    return one == other
+
+
 def mask_width(space: gym.Space[Any]) -> int:
     """Return how many entries an action mask has; 0 for Box, which has none.
 

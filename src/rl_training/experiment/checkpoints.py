@@ -62,6 +62,8 @@ class ResumePoint:
     """What the user was told about choosing it."""
     changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """The settings that differ from the checkpoint's, by key with the values before and after."""
+    trust_code: bool = False
+    """Whether the user trusts the code that its configuration names."""
 
     def lineage(self) -> dict[str, Any]:
         """Return what a forked run says about its parent."""

@@ -84,12 +84,14 @@ class DefaultExperimentManager:
         fork: bool = False,
         overrides: Mapping[str, Any] | None = None,
         set_values: Sequence[str] = (),
+        trust_code: bool = False,
     ) -> Trainer:
         """Return a trainer that goes on from a checkpoint, a run directory or `.../checkpoints/best`.
 
         A damaged checkpoint is named and the newest sound one before it is used. `total_timesteps` moves the horizon;
         `fork` starts a new run with the checkpoint's run as its parent, in which `overrides` and `set_values` (see
         `load_config`) may change every setting that nothing in the checkpoint depends on.
+        `trust_code` lets code be executed that the checkpoint names and this user has neither installed nor used.
         """
         sound, damaged = newest_sound_checkpoint(Path(checkpoint))
         notices = [*damaged, f"going on from {sound.path}"] if damaged else []
@@ -108,20 +110,26 @@ class DefaultExperimentManager:
         _check_horizon(config, sound, changed, fork=fork)
         for key, (before, after) in changed.items():
             logger.info("%s: %s instead of %s", key, after, before)
-        point = ResumePoint(sound, fork=fork, notices=tuple(notices), changed=changed)
+        point = ResumePoint(sound, fork=fork, notices=tuple(notices), changed=changed, trust_code=trust_code)
         return AlgorithmTrainer(config, tuple(callbacks), point)
 
     def setup_runner(
-        self, config: TrainConfig, *, callbacks: Sequence[Callback] = (), continue_from: str | Path | None = None
+        self,
+        config: TrainConfig,
+        *,
+        callbacks: Sequence[Callback] = (),
+        continue_from: str | Path | None = None,
+        trust_code: bool = False,
     ) -> Runner:
         """Return the runner of the configuration: of a sweep where it has seeds, of one run otherwise.
 
-        `continue_from` is the summary of a sweep of this configuration; only what it misses is trained.
+        `continue_from` is the summary of a sweep of this configuration; only what it misses is trained, and
+        `trust_code` holds for the code that the summary names.
         """
         config = with_fixed_init(check_config(config))
         if resolve_benchmark_seeds(config) or continue_from is not None:
             summary = None if continue_from is None else Path(continue_from)
-            return setup_sweep(self, config, callbacks=callbacks, continue_from=summary)
+            return setup_sweep(self, config, callbacks=callbacks, continue_from=summary, trust_code=trust_code)
         refuse_executor_without_seeds(config)
         return FunctionRunner(self.setup(config, callbacks=callbacks).train)
 
@@ -135,6 +143,7 @@ class DefaultExperimentManager:
         fork: bool = False,
         overrides: Mapping[str, Any] | None = None,
         set_values: Sequence[str] = (),
+        trust_code: bool = False,
     ) -> Runner:
         """Return a runner that goes on from a checkpoint; see `resume`."""
         trainer = self.resume(
@@ -145,5 +154,6 @@ class DefaultExperimentManager:
             fork=fork,
             overrides=overrides,
             set_values=set_values,
+            trust_code=trust_code,
         )
         return FunctionRunner(trainer.train)

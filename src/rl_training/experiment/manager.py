@@ -43,11 +43,17 @@ class ExperimentManager(Protocol):
         fork: bool = False,
         overrides: Mapping[str, Any] | None = None,
         set_values: Sequence[str] = (),
+        trust_code: bool = False,
     ) -> Trainer:
         """Return a trainer that goes on from a checkpoint alone."""
 
     def setup_runner(
-        self, config: TrainConfig, *, callbacks: Sequence[Callback] = (), continue_from: str | Path | None = None
+        self,
+        config: TrainConfig,
+        *,
+        callbacks: Sequence[Callback] = (),
+        continue_from: str | Path | None = None,
+        trust_code: bool = False,
     ) -> Runner:
         """Return the runner the configuration asks for; `continue_from` is the summary of a sweep to go on with."""
 
@@ -61,5 +67,6 @@ class ExperimentManager(Protocol):
         fork: bool = False,
         overrides: Mapping[str, Any] | None = None,
         set_values: Sequence[str] = (),
+        trust_code: bool = False,
     ) -> Runner:
         """Return a runner that goes on from a checkpoint."""

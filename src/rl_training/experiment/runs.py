@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata as distributions
@@ -45,8 +45,9 @@ def utc_now() -> str:
 
 
 def sanitize(env_id: str) -> str:
-    """Return an environment id fit for a directory's name."""
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", env_id).strip("-.") or "env"
+    """Return an environment id fit for a directory's name; of a file of the user's own the directories are left out."""
+    without_directories = re.sub(r"^.*[\\/](?=[^\\/]*\.py:)", "", env_id)
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", without_directories).strip("-.") or "env"
 
 
 def run_name(algo: str, env_id: str, seed: int) -> str:
@@ -83,6 +84,7 @@ def new_metadata(
     resume_mode: str,
     parent: Mapping[str, Any] | None,
     name: str | None = None,
+    user_code: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
     """Return the metadata of a run that starts now."""
     return {
@@ -101,6 +103,7 @@ def new_metadata(
         "os": platform.platform(),
         "versions": dict(dependency_versions()),
         "git": git_state(),
+        "user_code": [dict(record) for record in user_code],
         "hardware": hardware(),
         "resume_mode": resume_mode,
         "parent": None if parent is None else dict(parent),

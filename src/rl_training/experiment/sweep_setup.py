@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import AxiomError, CheckpointError, ConfigError
 from rl_training.experiment.benchmarking import SweepSummary, new_summary_path, read_summary
 from rl_training.experiment.checkpoints import newest_sound_checkpoint
 from rl_training.experiment.config import TrainConfig, config_differences, config_to_dict, validate_config
 from rl_training.experiment.config_blocks import BenchmarkParams
 from rl_training.experiment.manager import ExperimentManager
-from rl_training.experiment.runs import give_up_run
+from rl_training.experiment.run_code import admit_code, recorded_code
+from rl_training.experiment.runs import give_up_run, read_metadata
 from rl_training.experiment.sweeps import COMPLETED, SeedSweepPlan, resolve_benchmark_seeds
+from rl_training.experiment.user_code import CodeUse, LoadedFrom, adopted
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.executors import Executor, SerialExecutor
 from rl_training.runtime.process_executor import ProcessExecutor
@@ -39,6 +42,8 @@ class SeedRunner:
     config: TrainConfig
     resume_from: Path | None = None
     callbacks: tuple[Callback, ...] = ()
+    code: tuple[CodeUse, ...] = ()
+    """What the names of the configuration mean in the process that set the sweep up."""
 
     def watched_by(self, *callbacks: Callback) -> SeedRunner:
         """Return the same runner with these callbacks added."""
@@ -51,9 +56,10 @@ class SeedRunner:
 
     def run(self) -> TrainResult:
         """Train the seed, from its checkpoint where there is one."""
-        if self.resume_from is not None:
-            return self.manager.resume(self.resume_from, callbacks=self.callbacks).train()
-        return self.manager.setup(self.config, callbacks=self.callbacks).train()
+        with adopted(self.code):
+            if self.resume_from is not None:
+                return self.manager.resume(self.resume_from, callbacks=self.callbacks).train()
+            return self.manager.setup(self.config, callbacks=self.callbacks).train()
 
 
 def setup_sweep(
@@ -62,8 +68,12 @@ def setup_sweep(
     *,
     callbacks: Sequence[Callback] = (),
     continue_from: Path | None = None,
+    trust_code: bool = False,
 ) -> BenchmarkRunner:
-    """Return the runner of a sweep; `continue_from` is the summary of one of which only what is missing is trained."""
+    """Return the runner of a sweep; `continue_from` is the summary of one of which only what is missing is trained.
+
+    The code that such a summary names follows the rule of loaded files, unless the user trusts it by `trust_code`.
+    """
     known = None if continue_from is None else read_summary(continue_from)
     if continue_from is None or known is None:
         path = new_summary_path(config.output_dir, config.algo, config.env_id)
@@ -71,7 +81,10 @@ def setup_sweep(
         path = continue_from
         config = _fitted(config, known, path)
     run_config = dataclasses.replace(config, benchmark={})
-    setup = RunSetup(run_config, None)  # a mistake is one error here, and would be a failure of every seed later
+    loaded = None if known is None else LoadedFrom(f"sweep {path}", _recorded(known, path.parent), trust_code)
+    code = admit_code(run_config, loaded)
+    with adopted(code):
+        setup = RunSetup(run_config, None)  # a mistake is one error here, and would be a failure of every seed later
     executor = _make_executor(config, setup)
     if callbacks and not isinstance(executor, SerialExecutor):
         raise ConfigError(
@@ -87,10 +100,25 @@ def setup_sweep(
         if seed in lost:
             give_up_run(lost[seed], f"killed, and no sound checkpoint is left: {path.name} started seed {seed} anew")
         seed_config = dataclasses.replace(run_config, seed=seed)
-        return SeedRunner(manager, seed_config, resume_points.get(seed), fresh())
+        return SeedRunner(manager, seed_config, resume_points.get(seed), fresh(), code)
 
     plan = SeedSweepPlan(resolve_benchmark_seeds(config))
     return BenchmarkRunner(plan, make_runner, path, config=config_to_dict(config), executor=executor, known=known)
+
+
+def _recorded(known: SweepSummary, directory: Path) -> list[Mapping[str, str]]:
+    """Return what the runs of a sweep say about the code that they used."""
+    records: list[Mapping[str, str]] = []
+    for run_dir in (record.run_dir for record in known.runs if record.run_dir is not None):
+        with contextlib.suppress(AxiomError):  # a run that is gone or damaged tells nothing
+            records += recorded_code(read_metadata(_place_of(run_dir, directory)))
+    return records
+
+
+def _place_of(run_dir: Path, directory: Path) -> Path:
+    """Return where a run is now: a summary may have been moved together with its runs."""
+    beside = directory / run_dir.name
+    return beside if beside.is_dir() else run_dir
 
 
 def refuse_executor_without_seeds(config: TrainConfig) -> None:
@@ -150,8 +178,7 @@ def _unfinished_runs(known: SweepSummary, directory: Path) -> tuple[dict[int, Pa
     for record in known.runs:
         if record.status == COMPLETED or record.run_dir is None:
             continue
-        beside = directory / record.run_dir.name
-        run_dir = beside if beside.is_dir() else record.run_dir
+        run_dir = _place_of(record.run_dir, directory)
         try:
             newest_sound_checkpoint(run_dir)
             sound[record.seed] = run_dir

@@ -15,7 +15,8 @@ import torch
 from rl_training.data.observations import map_observation
 from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
-from rl_training.errors import NonFiniteError
+from rl_training.envs.spaces import same_form
+from rl_training.errors import AxiomError, NonFiniteError
 from rl_training.experiment.tasks import Task
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.streams import derive_seeds
@@ -89,6 +90,7 @@ def evaluate_policy(
     count = min(len(seeds), MAX_PARALLEL_EPISODES)
     slots = make_slots(task.env_id, task.env_kwargs, mode="evaluation", count=count)
     try:
+        _check_fit(policy, slots[0], task.env_id)
         episodes = play_episodes(policy, slots, seeds, generator=generator, step_cap=step_cap, interrupted=interrupted)
     finally:
         for slot in slots:
@@ -103,6 +105,17 @@ def evaluate_policy(
             step_cap,
         )
     return episodes
+
+
+def _check_fit(policy: Policy, slot: EnvSlot, env_id: str) -> None:
+    """Refuse an environment that is not the one the policy has learned, as code that changed since may be."""
+    for kind in ("observation", "action"):
+        learned, there = (getattr(one, f"{kind}_space") for one in (policy, slot))
+        if not same_form(learned, there):
+            raise AxiomError(
+                f"the {kind} space of {env_id} is {there}, and the policy has learned with {learned}; evaluate it with "
+                "the environment as it was then"
+            )
 
 
 @dataclass

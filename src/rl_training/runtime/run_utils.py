@@ -14,6 +14,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import LATEST, point, write_checkpoint
 from rl_training.experiment.config import TrainConfig, config_to_dict
 from rl_training.experiment.files import storage_errors, sync_file
+from rl_training.experiment.run_code import USER_CODE, code_records
 from rl_training.experiment.runs import (
     CONFIG,
     create_run_directory,
@@ -61,6 +62,7 @@ def create_training_run(
             name=config.name,
             resume_mode=resume_mode,
             parent=parent,
+            user_code=code_records(config),
         ),
     )
     return run_dir
@@ -97,6 +99,7 @@ def save_training_checkpoint(
         "torch_threads": torch_threads,
         "segments": [dict(entry) for entry in segments],
         "versions": dict(dependency_versions()),
+        USER_CODE: code_records(config),
     }
     checkpoint = write_checkpoint(run_dir, step, lambda directory: write_state(directory, dict(state)), manifest)
     point(run_dir, LATEST, checkpoint)

@@ -19,7 +19,9 @@ from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, check_config, tracking_params
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.run_code import admit_code, loaded_from, remember_code
 from rl_training.experiment.tasks import Task, tasks_of
+from rl_training.experiment.user_code import LoadedFrom
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.size_limits import check_sizes
@@ -32,12 +34,18 @@ if TYPE_CHECKING:
     from rl_training.runtime.replay_limits import ReplayDemand
 
 
+def _code_origin(resumed: ResumePoint | None) -> LoadedFrom | None:
+    """Say that the names of a resumed run were not written by the user now."""
+    return None if resumed is None else loaded_from(resumed.checkpoint, trust_code=resumed.trust_code)
+
+
 class RunSetup:
     """A checked configuration with its device, tasks and torch settings."""
 
     def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
         self.config = check_config(config)
         self.resume_point = resume_point
+        admit_code(self.config, _code_origin(resume_point))
         self.spec = get_algorithm_spec(self.config.algo)
         self.params = algorithm_params(self.config)
         if tracking_params(self.config).wandb is not None and find_spec("wandb") is None:
@@ -62,6 +70,7 @@ class RunSetup:
         if resume_point is None and self.config.init is not None:
             self.warm_start = WarmStart(self.config, self.spaces_as_json())
         self.torch = TorchSetup(threads=threads, deterministic=self.config.deterministic, device=self.device)
+        remember_code(self.config)
 
     @property
     def place(self) -> Path:

@@ -13,6 +13,7 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, validate_config
 from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.experiment.run_code import admit_code, loaded_from
 from rl_training.experiment.runs import sanitize
 from rl_training.experiment.tasks import choose_task, is_suite
 from rl_training.runtime.callbacks import Callback
@@ -40,11 +41,20 @@ class EvaluationResult:
 
 
 def train(
-    config: TrainConfig, *, callbacks: Sequence[Callback] = (), continue_from: str | Path | None = None
+    config: TrainConfig,
+    *,
+    callbacks: Sequence[Callback] = (),
+    continue_from: str | Path | None = None,
+    trust_code: bool = False,
 ) -> TrainResult:
-    """Train as configured, or what is still missing of the sweep whose summary is `continue_from`."""
-    manager = DefaultExperimentManager()
-    return manager.setup_runner(config, callbacks=callbacks, continue_from=continue_from).run()
+    """Train as configured, or what is still missing of the sweep whose summary is `continue_from`.
+
+    `trust_code` says that code which that sweep names may be executed.
+    """
+    runner = DefaultExperimentManager().setup_runner(
+        config, callbacks=callbacks, continue_from=continue_from, trust_code=trust_code
+    )
+    return runner.run()
 
 
 def resume(
@@ -56,11 +66,13 @@ def resume(
     overrides: Mapping[str, Any] | None = None,
     set_values: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    trust_code: bool = False,
 ) -> TrainResult:
     """Go on with a run from a checkpoint or from the newest one of a run directory.
 
     With `fork` it goes on in a run of its own, in which `overrides` (values by dotted key) and `set_values` (texts
     `key=value`) change the settings that nothing in the checkpoint depends on.
+    `trust_code` says that code of somebody else's that the checkpoint names may be executed.
     """
     runner = DefaultExperimentManager().resume_runner(
         checkpoint,
@@ -70,6 +82,7 @@ def resume(
         fork=fork,
         overrides=overrides,
         set_values=set_values,
+        trust_code=trust_code,
     )
     return runner.run()
 
@@ -83,13 +96,16 @@ def evaluate(
     stochastic: bool = False,
     video_episodes: int = 0,
     device: str = "auto",
+    trust_code: bool = False,
 ) -> EvaluationResult:
     """Evaluate a checkpoint on episodes of their own, which chose neither its weights nor it as the best one.
 
-    Every task of a suite is evaluated on as many episodes, or only the one called `task`.
+    Every task of a suite is evaluated on as many episodes, or only the one called `task`. `trust_code` says that code
+    of somebody else's that the checkpoint names may be executed.
     """
     sound = verify_checkpoint(resolve_checkpoint(Path(checkpoint)))
     config = validate_config(sound.config)
+    admit_code(config, loaded_from(sound, trust_code=trust_code))
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
     base = config.seed if seed is None else seed
     if count < 1 or base < 0:
