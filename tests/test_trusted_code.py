@@ -86,7 +86,7 @@ def test_the_user_may_trust_the_code_of_a_loaded_file(gift: Path, monkeypatch: p
     sprung = write_trap(gift.parent / "evil.py")
     rename_environment(gift, "evil:MyEnv")
     monkeypatch.chdir(gift.parent)
-    with pytest.raises(AxiomError, match="evil:MyEnv is Box.*the policy has learned with Box"):
+    with pytest.raises(AxiomError, match=r"evil:MyEnv is Box.*the policy has learned with Box"):
         evaluate(gift, trust_code=True)
     assert sprung.exists()
 
