@@ -13,7 +13,7 @@ import pytest
 
 from cli_parts import Answer, Command, assert_refused
 from harness import only_run
-from own_code import SMALL, write_environment
+from own_code import PROGRAM, SMALL, write_environment
 from processes import process_environment
 from rl_training.envs.make import check_environment, make_slots, make_vector_env
 from rl_training.errors import ConfigError
@@ -231,44 +231,34 @@ def test_a_machine_without_the_file_says_so(
             pass
 
 
-def test_the_command_line_trains_what_lies_in_its_working_directory(tmp_path: Path) -> None:
-    """In a process whose path does not hold the working directory, as that of the command `axiomrl`."""
-    write_environment(tmp_path / "my_envs.py")
-    script = tmp_path / "bin" / "axiomrl"
+def command(directory: Path, *arguments: str) -> str:
+    """Run a program whose path does not hold its working directory, as that of `axiomrl`, and return its output."""
+    script = directory / "bin" / "axiomrl"
     script.parent.mkdir()
-    script.write_text(
-        "import sys\nfrom rl_training.cli import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
-    )
+    script.write_text(PROGRAM)
     answer = subprocess.run(
-        [sys.executable, str(script), "train", "--algo", "ppo", "--env", "my_envs:MyEnv", *SMALL],
-        cwd=tmp_path,
+        [sys.executable, str(script), *arguments, *SMALL],
+        cwd=directory,
         env=process_environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
     )
     assert answer.returncode == 0, answer.stderr
-    assert "eval_return_mean=5.0" in answer.stdout
+    return answer.stdout
+
+
+def test_the_command_line_trains_what_lies_in_its_working_directory(tmp_path: Path) -> None:
+    write_environment(tmp_path / "my_envs.py")
+    assert "eval_return_mean=5.0" in command(tmp_path, "train", "--algo", "ppo", "--env", "my_envs:MyEnv")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["my_envs:MyEnv", "code/my_envs.py:make_env"])
 def test_seeds_in_processes_train_the_users_own_environment(env_id: str, tmp_path: Path) -> None:
     write_environment(tmp_path / ("code/my_envs.py" if "/" in env_id else "my_envs.py"))
-    script = tmp_path / "bin" / "axiomrl"
-    script.parent.mkdir()
-    script.write_text(
-        "import sys\nfrom rl_training.cli import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
-    )
     sweep = ["--seeds", "1,2", "--jobs", "2", "--execution-backend", "local_async"]
-    answer = subprocess.run(
-        [sys.executable, str(script), "train", "--algo", "ppo", "--env", env_id, *SMALL, *sweep],
-        cwd=tmp_path,
-        env=process_environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-    )
-    assert answer.returncode == 0, answer.stderr
-    assert "benchmark_run_count=2" in answer.stdout
+    output = command(tmp_path, "train", "--algo", "ppo", "--env", env_id, *sweep)
+    assert "benchmark_run_count=2" in output
 
 
 # -- the door for what comes next ------------------------------------------------------------------

@@ -283,6 +283,16 @@ def test_a_directory_of_the_path_elsewhere_is_installed_and_that_of_the_program_
     assert (found("far"), found("near")) == (chosen, None)
 
 
+def test_a_working_directory_that_is_a_package_of_the_path_is_not_installed(
+    desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = written(tmp_path / "chosen/gift/__init__.py")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "chosen")])
+    assert found("gift") == inside
+    monkeypatch.chdir(tmp_path / "chosen/gift")
+    assert found("gift") is None
+
+
 @pytest.mark.parametrize("name", ["../evil", "a..b", "", "evil/../evil", "evil\0"])
 def test_a_loaded_name_that_is_no_module_is_refused(name: str, desk: Path) -> None:
     written(desk / "evil.py")

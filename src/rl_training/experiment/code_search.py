@@ -70,7 +70,14 @@ def find_module(
 
 def find_installed(name: str) -> tuple[Link, ...]:
     """Return what `find_module` does, of an installed module."""
-    return find_module(name, [entry for entry in sys.path if is_installed_place(entry)], is_installed_place)
+    entries = [entry for entry in sys.path if is_installed_place(entry)]
+    chain = find_module(name, entries, is_installed_place)
+    directory = directory_of(chain) if chain and chain[0].spec is not None else None
+    if directory is None or is_package_directory(directory) or _real(directory) not in map(_real, entries):
+        return chain  # imported before, in site-packages, or found by an editable install
+    # The working directory may be a package in a directory of the path.
+    files = [link.file for link in chain if link.file is not None]
+    return chain if all(is_installed_place(os.path.dirname(file)) for file in files) else ()
 
 
 def is_installed_place(directory: str) -> bool:

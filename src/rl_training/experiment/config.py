@@ -73,7 +73,7 @@ class TrainConfig:
     """Name of the algorithm; `axiomrl algos` lists them."""
 
     env_id: NonEmptyText
-    """Gymnasium id, or code of your own: `module:Name`, `path/to/file.py:Name`. Names the suite of `env_kwargs.tasks`."""
+    """Gymnasium id, or own code: `module:Name`, `path/to/file.py:Name`. It names the suite of `env_kwargs.tasks`."""
 
     seed: Annotated[int, Ge(0)]
     """Root of every random stream of the run."""
