@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 
-class Corridor(gymnasium.Env[np.ndarray, int]):
+class Corridor(gymnasium.Env[np.ndarray, np.int64]):
     """Pays 1 at the end and costs 0.01 for every step; one step in ten slips back."""
 
     action_space = gymnasium.spaces.Discrete(2)  # left, right
@@ -28,7 +28,7 @@ class Corridor(gymnasium.Env[np.ndarray, int]):
         self.position = self.moves = 0
         return self._observe(), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
         """Go one cell; the episode is cut off where it takes too long."""
         self.moves += 1
         slips = self.np_random.random() < 0.1

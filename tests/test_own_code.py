@@ -23,6 +23,7 @@ from rl_training.experiment.user_code import admit, adopted, load_object
 from rl_training.runtime.workflows import evaluate, resume
 
 Forget = Callable[[], None]
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def length_of(env_id: str) -> int:
@@ -63,6 +64,21 @@ def test_a_name_that_the_user_writes_is_found_from_the_working_directory(
     assert use.file is not None
     assert Path(use.file).parent.is_relative_to(tmp_path)
     assert len(use.sha256 or "") == 64
+
+
+def test_the_example_can_be_named_by_its_file_and_saved_in_mid_episode(new_process: Forget) -> None:
+    env_id = f"{EXAMPLES / 'corridor.py'}:Corridor"
+    admit(env_id, place="env_id")
+    slot, other = make_slots(env_id, {"length": 7}, mode="training", count=2)
+    slot.reset(3)
+    slot.step(1)
+    saved = slot.snapshot()
+    assert saved is not None
+    other.reset(4)
+    other.restore(saved)
+    steps = [one.step(1) for one in (slot, other)]
+    assert steps[0].obs == steps[1].obs
+    assert check_environment(env_id, {})[1].n == 2  # type: ignore[attr-defined]
 
 
 def test_what_user_code_imports_later_hides_no_package_of_ours(
@@ -275,6 +291,7 @@ def test_any_object_can_be_loaded_by_name(
     assert load_object("my_envs.py:NUMBER", place="algo", fits=lambda value: False, wanted="algorithm") == 3
 
 
+@pytest.mark.filterwarnings("ignore:.*already in registry")
 def test_a_relative_name_means_the_file_of_the_present_directory(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -200,7 +200,7 @@ def _written(name: str, place: str) -> CodeUse:
     """Import what a name of the user's own means here."""
     found = _find(name, place)
     if found is None:
-        raise ConfigError(_not_found(name, place))
+        raise ConfigError(_not_found(name, place, "a file elsewhere is named as path/to/file.py:NAME"))
     return _imported(name, place, found, vouched=True)
 
 
@@ -215,7 +215,7 @@ def _loaded(name: str, place: str, loaded: LoadedFrom) -> CodeUse:
     here = _find(name, place)
     candidates += [] if here is None else [here]
     if not candidates:
-        raise ConfigError(_not_found(name, place))
+        raise ConfigError(_not_found(name, place, "install it, or run the command in the directory that it is in"))
     for found in candidates:
         known = [record for record in _records_of(found) if record["sha256"] == found.sha256]
         imported = found.imported
@@ -343,13 +343,13 @@ def _import_errors(name: str, place: str) -> Iterator[None]:
         ) from error
 
 
-def _not_found(name: str, place: str) -> str:
+def _not_found(name: str, place: str, repair: str) -> str:
     module, _ = split_name(name)
     if is_file_name(module):
         return f"{place}: cannot import `{module}` of `{name}`: there is no file {os.path.abspath(module)}"
     return (
         f"{place}: cannot import `{module}` of `{name}`: it is not installed, and {module.replace('.', '/')}.py is not "
-        f"in the working directory {working_directory()}; a file elsewhere is named as path/to/file.py:NAME"
+        f"in the working directory {working_directory()}; {repair}"
     )
 
 
