@@ -210,6 +210,7 @@ def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=tmp_path,  # a module below the working directory would not count as installed
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(HERE)])},
     )
 
