@@ -54,6 +54,12 @@ class Faulty(Script):
         self.once = None if once is None else Path(once)
         self._steps = 0
 
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = super().reset(seed=seed, options=options)
+        if self.fault == "reset" and self._steps == self.at:
+            return obs * np.nan, info
+        return obs, info
+
     def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._steps += 1
         obs, reward, terminated, truncated, info = super().step(action)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from harness import (
     assert_same_run,
@@ -22,8 +23,10 @@ from rl_training.errors import EnvironmentFailure, NonFiniteError
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.evaluator import evaluation_seeds
 from rl_training.runtime.policy import load_policy
 from rl_training.runtime.session import TrainingSession
+from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.workflows import resume, train
 
 FAULTY = "run_samples:Run/Faulty-v0"
@@ -41,19 +44,31 @@ def failing(tmp_path, expected, **changes):
     return str(caught.value), run_dir
 
 
+def seed_of_the_first():
+    """Return the seed of environment 0 in a tiny configuration."""
+    return derive_seeds(tiny_config("runs").seed, "environment", count=2)[0]
+
+
 @pytest.mark.parametrize(
-    ("fault", "place"),
+    ("backend", "fault", "at", "what", "moment"),
     [
-        ("reward", "environment 0 gave NaN or infinity as reward at step 8"),
-        ("infinite reward", "environment 0 gave NaN or infinity as reward at step 8"),
-        ("observation", "environment 0 gave NaN or infinity as observation at step 8"),
+        ("local_sync", "reward", 40, "reward", "at step 1 of its episode"),
+        ("local_sync", "infinite reward", 39, "reward", "at the last step of an episode"),
+        ("local_sync", "observation", 40, "observation", "at step 1 of its episode"),
+        ("local_sync", "final observation", 40, "final observation", "at step 1 of its episode"),
+        ("local_sync", "reset", 39, "observation", "in reset"),
+        ("local_async", "reset", 39, "observation", "in reset"),
     ],
 )
-def test_nan_from_an_environment_names_its_place_and_keeps_the_last_good_checkpoint(fault, place, tmp_path):
-    env_kwargs = {"training": {"fault": fault, "at": 40}}  # the 8th step of the third rollout
-    message, run_dir = failing(tmp_path, NonFiniteError, env_id=FAULTY, env_kwargs=env_kwargs)
-    assert place in message
-    assert "the last good checkpoint is kept" in message
+def test_nan_from_an_environment_names_its_place_and_keeps_the_last_good_checkpoint(
+    backend, fault, at, what, moment, tmp_path
+):
+    env_kwargs = {"training": {"fault": fault, "at": at}, "num_workers": 1}  # in the third rollout
+    changes = {"env_id": FAULTY, "execution_backend": backend, "env_kwargs": env_kwargs}
+    message, run_dir = failing(tmp_path, NonFiniteError, **changes)
+    place = f"at step {2 * at} of the run, environment 0 (seed {seed_of_the_first()}), {moment}, "
+    assert message.startswith(f"{place}gave NaN or infinity as {what}; repair the environment")
+    assert message.endswith("the last good checkpoint is kept")
     newest = verify_checkpoint(last_checkpoint(run_dir))
     assert newest.step == 64
     assert all(tensor.isfinite().all() for tensor in weights(run_dir).values())
@@ -62,14 +77,51 @@ def test_nan_from_an_environment_names_its_place_and_keeps_the_last_good_checkpo
 
 @pytest.mark.parametrize(
     ("fault", "at", "good"),
-    [("observation", 32, "step_0"), ("final observation", 40, "step_64"), ("final observation", 48, "step_64")],
+    [
+        ("observation", 31, "step_0"),
+        ("observation", 32, "step_0"),
+        ("final observation", 32, "step_0"),
+        ("final observation", 48, "step_64"),
+        ("reset", 48, "step_64"),
+    ],
 )
 def test_nan_in_an_observation_is_blamed_on_the_environment_wherever_it_falls(fault, at, good, tmp_path):
     """Also in the last observation of a rollout and in the final one of a truncated episode."""
     env_kwargs = {"training": {"fault": fault, "at": at}}
     message, run_dir = failing(tmp_path, NonFiniteError, env_id=FAULTY, env_kwargs=env_kwargs)
-    assert f"environment 0 gave NaN or infinity as {fault} at step {(at - 1) % 16 + 1}" in message
+    assert message.startswith(f"at step {2 * at} of the run, environment 0 (seed ")
+    assert "gave NaN or infinity as" in message
     assert last_checkpoint(run_dir).name == good
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_nan_in_the_observation_of_a_reset_reaches_no_replay(normalized, tmp_path):
+    """It is blamed on the environment, and neither on the learning rate nor on its neighbours."""
+    env_kwargs = {"training": {"fault": "reset", "at": 39}, "normalize_observation": normalized}
+    algo_kwargs = {"learning_starts": 8, "batch_size": 4, "buffer_size": 200, "hidden_sizes": [8]}
+    changes = {"env_id": FAULTY, "env_kwargs": env_kwargs, "algo_kwargs": algo_kwargs, "algo": "dqn"}
+    message, run_dir = failing(tmp_path, NonFiniteError, **changes)
+    assert message.startswith(f"at step 78 of the run, environment 0 (seed {seed_of_the_first()}), in reset, gave NaN")
+    assert "learning_rate" not in message
+    newest = verify_checkpoint(last_checkpoint(run_dir))
+    assert newest.step == 64
+    for file in run_dir.rglob("*.safetensors"):
+        for name, tensor in load_file(file).items():
+            assert not tensor.is_floating_point() or tensor.isfinite().all(), name
+
+
+def test_nan_in_the_very_first_observation_leaves_no_run_behind(tmp_path):
+    with pytest.raises(NonFiniteError, match=r"^environment 0 \(seed \d+\), in reset, gave NaN"):
+        train(tiny_config(tmp_path, env_id=FAULTY, env_kwargs={"training": {"fault": "reset", "at": 0}}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nan_seen_in_an_evaluation_names_the_seed_and_stops_the_run(tmp_path):
+    env_kwargs = {"evaluation": {"fault": "observation", "at": 2}}
+    message, run_dir = failing(tmp_path, NonFiniteError, env_id=FAULTY, env_kwargs=env_kwargs)
+    seed = evaluation_seeds(tiny_config(tmp_path).seed, 128, 1)[0]
+    assert message.startswith(f"in the evaluation, environment 0 (seed {seed}), at step 2 of its episode, gave NaN")
+    assert last_checkpoint(run_dir).name == "step_64"
 
 
 def test_nan_in_an_evaluation_stops_the_run(tmp_path):

@@ -22,7 +22,7 @@ from rl_training.envs.shared_rows import SharedRows, obs_views
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs
 from rl_training.envs.vector import slot_states, with_final_masks
-from rl_training.errors import ConfigError, EnvironmentFailure
+from rl_training.errors import ConfigError, EnvironmentFailure, RunFailure
 
 # A worker imports its packages and makes its environments before it first answers.
 _STARTUP_SECONDS = 60.0
@@ -48,8 +48,8 @@ class _Worker:
 class AsyncVectorEnv:
     """Slots in worker processes that write observations, rewards and flags to shared memory.
 
-    A worker that raises, dies or does not answer in `worker_timeout` seconds raises an `EnvironmentFailure`
-    that names the cause, the environment and its seed, after every worker has been stopped.
+    A worker that raises, dies or does not answer in `worker_timeout` seconds raises an `EnvironmentFailure` that names
+    the cause, the environment and its seed, and NaN a `NonFiniteError`, after every worker has been stopped.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class AsyncVectorEnv:
             raise EnvironmentFailure("the environments are closed")
         for number, worker in enumerate(self._workers):
             if not worker.tell(command, None if arguments is None else arguments[number]):
-                self._fail(self._death(number))
+                self._fail(EnvironmentFailure(self._death(number)))
         return self._gather(self._timeout)
 
     def _gather(self, seconds: float, *, starting: bool = False) -> list[Any]:
@@ -167,20 +167,22 @@ class AsyncVectorEnv:
             try:
                 if not worker.connection.poll(max(0.0, deadline - time.monotonic())):
                     self._fail(
-                        f"{self._culprit(number)} did not answer within {seconds:g} seconds and was stopped; "
-                        "if it is slow rather than stuck, raise `env_kwargs.worker_timeout`"
+                        EnvironmentFailure(
+                            f"{self._culprit(number)} did not answer within {seconds:g} seconds and was stopped; "
+                            "if it is slow rather than stuck, raise `env_kwargs.worker_timeout`"
+                        )
                     )
                 succeeded, result = worker.connection.recv()
             except (EOFError, OSError):
-                self._fail(self._death(number, starting=starting))
+                self._fail(EnvironmentFailure(self._death(number, starting=starting)))
             if not succeeded:
                 self._fail(result)
             results.append(result)
         return results
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, error: RunFailure) -> None:
         self._stop()
-        raise EnvironmentFailure(message)
+        raise error
 
     def _death(self, number: int, *, starting: bool = False) -> str:
         process = self._workers[number].process

@@ -18,9 +18,9 @@ from rl_training.envs.shared_rows import SharedRows, obs_views
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.step import write_row
 from rl_training.envs.vector import private_actions, reset_slots, step_slots
-from rl_training.errors import AxiomError
+from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
 
-# A worker replies (True, result), or (False, message) for a failure, after which it ends.
+# A worker replies (True, result), or (False, error) for a failure, after which it ends.
 
 
 def run_worker(
@@ -46,10 +46,13 @@ def run_worker(
             connection.send((True, getattr(group, command)(argument)))
     except (EOFError, ConnectionError):
         return
+    except NonFiniteError as error:
+        connection.send((False, NonFiniteError(str(error))))
     except AxiomError as error:
-        connection.send((False, str(error)))
+        connection.send((False, EnvironmentFailure(str(error))))
     except Exception:
-        connection.send((False, f"environment worker {worker} failed:\n{traceback.format_exc().rstrip()}"))
+        cause = f"environment worker {worker} failed:\n{traceback.format_exc().rstrip()}"
+        connection.send((False, EnvironmentFailure(cause)))
 
 
 def exit_with_parent() -> None:

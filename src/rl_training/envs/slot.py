@@ -13,12 +13,20 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from rl_training.envs import snapshot
+from rl_training.envs.checks import (
+    BrokenContract,
+    MaskCheck,
+    ObservationCheck,
+    check_info,
+    check_reset,
+    explain_failure,
+)
 from rl_training.envs.lookup import explain_make_failure
 from rl_training.envs.native_messages import tame_native_messages
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode
 from rl_training.envs.tracker import EpisodeTracker, find_tracker
-from rl_training.errors import AxiomError, EnvironmentFailure
+from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
 from rl_training.experiment.env_params import EnvParams
 from rl_training.experiment.user_code import NO_CODE, AdoptedCode
 
@@ -89,7 +97,8 @@ class SlotStep(NamedTuple):
 class EnvSlot:
     """One environment without autoreset: after an end, `reset` is the caller's to call.
 
-    Whatever the environment raises becomes an `EnvironmentFailure` with its index, seed and traceback.
+    Whatever the environment raises becomes an `EnvironmentFailure` with its index, seed and traceback, and so does
+    what it returns against its own spaces.
     """
 
     def __init__(self, make: Callable[[], gym.Env[Any, Any]], index: int) -> None:
@@ -106,37 +115,60 @@ class EnvSlot:
             env = tracker = EpisodeTracker(env)
         self.env: gym.Env[Any, Any] = env
         self._tracker: EpisodeTracker = tracker
+        tracker.tells = index == 0
         self.observation_space = env.observation_space
         self.action_space = env.action_space
+        self._check_observation = ObservationCheck(env.observation_space)
         # Which actions are allowed: `info["action_mask"]`, or a method `action_masks()` as in SB3-contrib.
         self._mask_width = mask_width(env.action_space)
         self._mask_method: Callable[[], Any] | None = None
         if self._mask_width and env.has_wrapper_attr("action_masks"):
             self._mask_method = env.get_wrapper_attr("action_masks")
 
+        self._leaves_a_choice = MaskCheck(env.action_space)
+
     def reset(self, seed: int | None = None) -> tuple[Any, np.ndarray | None]:
         """Start an episode; without a seed the environment's own generator goes on."""
         if seed is not None:
             self.seed = seed = int(seed)
         try:
-            obs, info = self.env.reset(seed=seed)
+            result = self.env.reset(seed=seed)
+            check_reset(result)
+            obs, info = result
+            self._check_observation(obs)
+            mask = self._action_mask(info)
+            if mask is not None and not self._leaves_a_choice(mask):
+                raise BrokenContract("gave an action mask that allows nothing", "allow at least one action")
         except Exception as error:
             raise self._failure("in reset", error) from error
-        if seed is not None:
-            self._check_shape(obs)
-        return obs, self._action_mask(info)
+        return obs, mask
 
     def step(self, action: Any) -> SlotStep:
         """Take one action."""
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
+            self._check_observation(obs)
+            mask = self._action_mask(info) if self._mask_method or type(info) is not dict or info else None
+            if mask is not None and not self._leaves_a_choice(mask):
+                if not (terminated or truncated):
+                    raise BrokenContract(
+                        "gave an action mask that allows nothing",
+                        "allow at least one action, or end the episode with terminated or truncated",
+                    )
+                mask = None  # nothing follows, so it says nothing
         except Exception as error:
             raise self._failure("in step", error) from error
         episodes: Sequence[Episode] = ()
         if self._tracker.finished:
             episodes = [Episode(self.index, *finished) for finished in self._tracker.take_finished()]
-        mask = self._action_mask(info) if self._mask_method or "action_mask" in info else None
         return SlotStep(obs, float(reward), terminated, truncated, mask, episodes)
+
+    def non_finite(self, what: str, *, place: str | None = None) -> NonFiniteError:
+        """Return the error for NaN or infinity in what the environment gave."""
+        place = self._place() if place is None else place
+        return NonFiniteError(
+            f"{self._name()}, {place}, gave NaN or infinity as {what}; repair the environment, or clip what it returns"
+        )
 
     def snapshot(self) -> dict[str, Any] | None:
         """Return everything that decides how the environment goes on, or None where it cannot be known."""
@@ -152,7 +184,8 @@ class EnvSlot:
         """Release what the environment holds."""
         self.env.close()
 
-    def _action_mask(self, info: dict[str, Any]) -> np.ndarray | None:
+    def _action_mask(self, info: Any) -> np.ndarray | None:
+        check_info(info)
         if not self._mask_width:
             return None
         mask = self._mask_method() if self._mask_method is not None else info.get("action_mask")
@@ -160,35 +193,22 @@ class EnvSlot:
             return None
         mask = np.asarray(mask, dtype=np.bool_)
         if mask.shape != (self._mask_width,):
-            raise EnvironmentFailure(
-                f"{self._name()} gave an action mask of shape {mask.shape}; "
-                f"its {type(self.action_space).__name__} actions need shape ({self._mask_width},)"
+            kind = type(self.action_space).__name__
+            raise BrokenContract(
+                f"gave an action mask of shape {mask.shape}", f"its {kind} actions need shape ({self._mask_width},)"
             )
         return mask
-
-    def _check_shape(self, obs: Any) -> None:
-        """Refuse an observation that numpy would silently broadcast into a batch."""
-        space = self.observation_space
-        if isinstance(space, gym.spaces.Dict):
-            if not isinstance(obs, dict):
-                raise EnvironmentFailure(
-                    f"{self._name()} gave a {type(obs).__name__} as observation; its observation space is a Dict "
-                    f"with the keys {', '.join(space.spaces)}: repair one of the two"
-                )
-            parts = [(f" `{key}`", part, obs.get(key)) for key, part in space.spaces.items()]
-        else:
-            parts = [("", space, obs)]
-        for name, part, value in parts:
-            shape = np.shape(value) if value is not None else None
-            if shape != part.shape:
-                raise EnvironmentFailure(
-                    f"{self._name()} gave an observation{name} of shape {shape}; "
-                    f"its observation space says {part.shape}: repair one of the two"
-                )
 
     def _name(self) -> str:
         return f"environment {self.index} (seed {self.seed})"
 
+    def _place(self) -> str:
+        return f"at step {self._tracker.length} of its episode"
+
     def _failure(self, moment: str, error: Exception) -> EnvironmentFailure:
+        broken = error if isinstance(error, BrokenContract) else explain_failure(error)
+        if broken is not None:
+            place = self._place() if moment == "in step" else moment
+            return EnvironmentFailure(f"{self._name()}, {place}, {broken.fault}; {broken.repair}")
         cause = "".join(traceback.format_exception(error)).rstrip()
         return EnvironmentFailure(f"{self._name()} failed {moment} with {type(error).__name__}: {error}\n{cause}")

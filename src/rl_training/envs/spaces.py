@@ -89,6 +89,11 @@ def same_form(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
     return one == other
 
 
+def holds_dtype(wanted: np.dtype[Any], given: np.dtype[Any]) -> bool:
+    """Whether numbers of one type keep their meaning as the other: fractions do not as integers."""
+    return given.kind in ("fiub" if wanted.kind == "f" else "iub")
+
+
 def mask_width(space: gym.Space[Any]) -> int:
     """Return how many entries an action mask has; 0 for Box, which has none.
 

@@ -6,6 +6,8 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 
+from rl_training.envs.checks import plain_flag, plain_reward
+
 
 class EpisodeTracker(gym.Wrapper[Any, Any, Any, Any]):
     """Sums the environment's own rewards until the environment itself ends the episode.
@@ -17,8 +19,15 @@ class EpisodeTracker(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.finished: list[tuple[float, int]] = []
+        self.tells = True
+        """Whether it says what is odd about the rewards: of many environments one is enough."""
         self._return = 0.0
         self._length = 0
+
+    @property
+    def length(self) -> int:
+        """The steps of the episode in progress."""
+        return self._length
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._return, self._length = 0.0, 0
@@ -26,8 +35,14 @@ class EpisodeTracker(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._return += float(reward)
         self._length += 1
+        if type(reward) is not float:
+            reward = plain_reward(reward, tell=self.tells)
+        if terminated is not True and terminated is not False:
+            terminated = plain_flag(terminated, "terminated")
+        if truncated is not True and truncated is not False:
+            truncated = plain_flag(truncated, "truncated")
+        self._return += reward
         if terminated or truncated:
             self.finished.append((self._return, self._length))
         return obs, reward, terminated, truncated, info

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
 
+from rl_training.envs.checks import all_finite, non_finite_row
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs, empty_obs, write_row
@@ -99,6 +100,7 @@ def reset_slots(
         write_row(rows.obs, row, obs)
         if mask is not None:
             masks.append((row, mask))
+    check_observations(slots, rows, range(len(slots)))
     return rows.write_masks(masks)
 
 
@@ -126,7 +128,10 @@ def step_slots(
             episodes.extend(ended_episodes)
         if terminated or truncated:
             # Copied before the reset: an environment may reuse its buffers.
-            finals.append((row, copy_obs(obs), None if mask is None else mask.copy()))
+            final = copy_obs(obs)
+            if not all(map(all_finite, final.values() if isinstance(final, dict) else (final,))):
+                raise slot.non_finite("final observation")
+            finals.append((row, final, None if mask is None else mask.copy()))
             obs, mask = slot.reset()
         if mask is not None:
             masks.append((row, mask))
@@ -137,7 +142,21 @@ def step_slots(
     rows.reward[:] = rewards
     rows.terminated[:] = terminations
     rows.truncated[:] = truncations
+    # Here and not later: a normaliser would spread the NaN of one environment over all.
+    check_observations(slots, rows, [row for row, _, _ in finals])
+    if not all_finite(rows.reward):
+        row = int(np.flatnonzero(~np.isfinite(rows.reward))[0])
+        ended = any(row == other for other, _, _ in finals)
+        raise slots[row].non_finite("reward", place="at the last step of an episode" if ended else None)
     return GroupStep(finals, rows.write_masks(masks), episodes)
+
+
+def check_observations(slots: Sequence[EnvSlot], rows: Rows, fresh: Container[int]) -> None:
+    """Refuse NaN and infinity in the observations of the slots, of which the `fresh` rows were just reset."""
+    found = non_finite_row(rows.obs)
+    if found is not None:
+        row, key = found
+        raise slots[row].non_finite(f"observation{key}", place="in reset" if row in fresh else None)
 
 
 def with_finals(obs: Obs, finals: Sequence[tuple[int, Any, np.ndarray | None]]) -> Obs:

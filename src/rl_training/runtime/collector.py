@@ -6,8 +6,8 @@ one from nothing, and the observation after either belongs to the next episode.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -58,13 +58,24 @@ class OffPolicyActor(Protocol):
         """Return actions in the form the environment takes."""
 
 
+@dataclass
+class StepCount:
+    """Environment steps of a run, shared by everybody who takes some of them."""
+
+    value: int = 0
+
+
 class EnvironmentDriver:
-    """The environments of a run and what they show at the moment."""
+    """The environments of a run and what they show at the moment.
+
+    What they show is finite and has the form of their space: the environments see to that, each by itself.
+    """
 
     def __init__(self, env: VectorEnv, *, seed: int, device: torch.device) -> None:
         self.env = env
         self.seed = seed
         self.device = device
+        self.taken = StepCount()
         self._observation, self._mask = env.reset(derive_seeds(seed, "environment", count=env.num_envs))
         self._environment_lost = False
 
@@ -79,10 +90,14 @@ class EnvironmentDriver:
 
     def _step_env(self, action: np.ndarray) -> StepBatch:
         try:
-            return self.env.step(action)
-        except EnvironmentFailure:
+            step = self.env.step(action)
+        except (EnvironmentFailure, NonFiniteError) as error:
             self._environment_lost = True
-            raise
+            kept = "; the last good checkpoint is kept" if isinstance(error, NonFiniteError) else ""
+            place = f"at step {self.taken.value + self.env.num_envs} of the run"
+            raise type(error)(f"{place}, {error}{kept}") from error
+        self.taken.value += self.env.num_envs
+        return step
 
     def _env_state(self) -> dict[str, Any]:
         """Return the environments' part of the state; `env` is None where they cannot be saved."""
@@ -94,6 +109,7 @@ class EnvironmentDriver:
 
     def _load_env_state(self, state: Mapping[str, Any], *, step: int) -> bool:
         """Go on, and return True; or restart by seeds derived from `step` where they could not be saved."""
+        self.taken.value = step
         if state["env"] is not None:
             self._observation, self._mask = state["observation"], state["mask"]
             self.env.load_state_dict(state["env"])
@@ -142,7 +158,6 @@ class RolloutCollector(EnvironmentDriver):
             if interrupted():
                 return None
             on_step(self._step())
-        self._check_finite(self._storage)
         return self._storage.on_device(self._observation, self.device)
 
     def _step(self) -> StepBatch:
@@ -165,27 +180,6 @@ class RolloutCollector(EnvironmentDriver):
 
     def _values(self, observation: NumpyObservation) -> np.ndarray:
         return self.actor.values(to_tensor(observation, self.device)).cpu().numpy()
-
-    def _check_finite(self, storage: RolloutStorage) -> None:
-        """Refuse NaN and infinity from the environments before anything learns from them."""
-        # An observation shows what the step before it gave: 0 is what the rollout began with.
-        columns: list[tuple[str, np.ndarray, int]] = [("reward", storage.reward, 1)]
-        for observation, first in (
-            (storage.observation, 0),
-            (map_observation(lambda array: np.asarray(array)[np.newaxis], self._observation), self.num_steps),
-        ):
-            if isinstance(observation, dict):
-                columns += [(f"observation[{key!r}]", column, first) for key, column in observation.items()]
-            else:
-                columns.append(("observation", observation, first))
-        columns.append(("final observation", storage.final_value, 1))
-        for name, column, first in columns:
-            if np.issubdtype(column.dtype, np.floating) and not np.isfinite(column).all():
-                step, env = np.argwhere(~np.isfinite(column))[0][:2]
-                raise NonFiniteError(
-                    f"environment {env} gave NaN or infinity as {name} at step {first + step} of the rollout; "
-                    "the last good checkpoint is kept. Repair the environment, or clip what it returns"
-                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides what is collected next; `env` is None where it cannot be saved."""
@@ -244,7 +238,6 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
     def _take(self, action: np.ndarray, env_action: np.ndarray) -> StepBatch:
         """Take actions [num_envs, ...], given as they are stored and as the environment takes them."""
         step = self._step_env(env_action)
-        self._check_finite(step)
         self.replay.add(
             action,
             step.reward,
@@ -259,19 +252,6 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
             self.on_ends(step.terminated | step.truncated)
         self._observation, self._mask = step.obs, step.action_mask
         return step
-
-    def _check_finite(self, step: StepBatch) -> None:
-        """Refuse NaN and infinity from the environments before anything learns from them."""
-        observations = step.final_obs.items() if isinstance(step.final_obs, dict) else (("", step.final_obs),)
-        for key, column in (("reward", step.reward), *observations):
-            # A sum is quick and shows all but an overflow, which the second look clears.
-            if column.dtype.kind == "f" and not math.isfinite(column.sum()) and not np.isfinite(column).all():
-                name = "reward" if column is step.reward else f"observation[{key!r}]" if key else "observation"
-                env = int(np.argwhere(~np.isfinite(column))[0][0])
-                raise NonFiniteError(
-                    f"environment {env} gave NaN or infinity as {name}; the last good checkpoint is kept. "
-                    "Repair the environment, or clip what it returns"
-                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides what is collected next; the replay's rows are saved apart."""

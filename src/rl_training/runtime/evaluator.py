@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from rl_training.data.observations import map_observation
+from rl_training.data.observations import NumpyObservation, map_observation
+from rl_training.envs.checks import non_finite_row
 from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.spaces import same_form
@@ -131,6 +132,16 @@ class _Game:
     length: int = 0
 
 
+def _check_finite(games: Sequence[_Game], batch: NumpyObservation) -> None:
+    """Refuse NaN and infinity in what the games show."""
+    found = non_finite_row(batch)
+    if found is not None:
+        row, key = found
+        place = None if games[row].length else "in reset"
+        error = games[row].slot.non_finite(f"observation{key}", place=place)
+        raise NonFiniteError(f"in the evaluation, {error}; the last good checkpoint is kept")
+
+
 def play_episodes(
     policy: Policy,
     slots: Sequence[EnvSlot],
@@ -159,6 +170,7 @@ def play_episodes(
         if interrupted():
             raise EvaluationInterrupted
         batch = map_observation(lambda *arrays: np.stack(arrays), *(game.observation for game in games))
+        _check_finite(games, batch)
         masks = None
         if any(game.mask is not None for game in games):
             width = next(len(game.mask) for game in games if game.mask is not None)

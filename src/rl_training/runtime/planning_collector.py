@@ -12,7 +12,7 @@ from rl_training.data.observations import Observation, to_tensor
 from rl_training.data.trajectory_replay import TrajectoryReplay
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
-from rl_training.runtime.collector import ReplayDriver
+from rl_training.runtime.collector import ReplayDriver, StepCount
 from rl_training.search.search import SearchResult
 
 
@@ -58,6 +58,9 @@ class SuiteCollector:
 
     def __init__(self, tasks: Mapping[str, PlanningCollector]) -> None:
         self.tasks = dict(tasks)
+        taken = StepCount()
+        for task in self.tasks.values():
+            task.taken = taken
 
     def state_dict(self) -> dict[str, Any]:
         """Return what decides what is collected next; `env` is None where some environment cannot be saved."""

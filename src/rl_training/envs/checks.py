@@ -1,0 +1,199 @@
+"""What an environment has to return, and the sentence for everything else.
+
+Numpy would broadcast a wrong shape and cut fractions off without a word, so every observation is looked at; the usual
+case costs two comparisons.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import cache
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.envs.spaces import holds_dtype
+from rl_training.envs.step import Obs
+
+logger = logging.getLogger("rl_training")
+
+_RESET_REPAIR = "write `def reset(self, *, seed=None, options=None)` that returns (observation, info)"
+_STEP_REPAIR = "return (observation, reward, terminated, truncated, info)"
+_COUNTED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete)
+
+
+class BrokenContract(Exception):
+    """An environment returned what it must not; a slot adds which environment it was, and when."""
+
+    def __init__(self, fault: str, repair: str) -> None:
+        super().__init__(fault, repair)
+        self.fault, self.repair = fault, repair
+
+
+class ObservationCheck:
+    """Refuses observations that do not have the form of their space."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        self._whole = None if isinstance(space, gym.spaces.Dict) else _ArrayCheck(space)
+        self._parts = {}
+        if isinstance(space, gym.spaces.Dict):
+            self._parts = {key: _ArrayCheck(part, f" `{key}`") for key, part in space.spaces.items()}
+
+    def __call__(self, obs: Any) -> None:
+        """Raise `BrokenContract` for another shape, another kind of numbers, or other keys."""
+        if self._whole is not None:
+            self._whole(obs)
+            return
+        if not isinstance(obs, dict):
+            keys = ", ".join(self._parts)
+            fault = f"gave a {type(obs).__name__} as observation"
+            raise BrokenContract(fault, f"its observation space is a Dict with the keys {keys}: repair one of the two")
+        if len(obs) != len(self._parts) or any(key not in obs for key in self._parts):
+            given, wanted = (", ".join(map(str, keys)) or "none" for keys in (obs, self._parts))
+            raise BrokenContract(
+                f"gave an observation with the keys {given}",
+                f"its observation space has the keys {wanted}: repair one of the two",
+            )
+        for key, check in self._parts.items():
+            check(obs[key])
+
+
+class _ArrayCheck:
+    """The check of one array, by its shape and kind of numbers."""
+
+    def __init__(self, space: gym.Space[Any], name: str = "") -> None:
+        self._space, self._name = space, name
+        self._shape = space.shape
+        self._known: np.dtype[Any] | None = None  # of the arrays that were found good
+
+    def __call__(self, value: Any) -> None:
+        if type(value) is np.ndarray and value.dtype is self._known and value.shape == self._shape:
+            return
+        self._look(value)
+
+    def _look(self, value: Any) -> None:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # lists of different lengths
+            raise BrokenContract(
+                f"gave an observation{self._name} that is no array ({error})", "repair what it returns"
+            ) from None
+        if array.shape != self._shape:
+            raise BrokenContract(
+                f"gave an observation{self._name} of shape {array.shape}",
+                f"its observation space says {self._shape}: repair one of the two",
+            )
+        wanted = np.dtype(self._space.dtype)
+        if not holds_dtype(wanted, array.dtype):
+            raise BrokenContract(
+                f"gave an observation{self._name} of {array.dtype}",
+                f"its observation space says {wanted}, which would lose what it means: repair one of the two",
+            )
+        if not isinstance(self._space, _COUNTED):
+            self._known = array.dtype
+        elif not self._space.contains(array.astype(wanted) if self._shape else wanted.type(array)):
+            raise BrokenContract(
+                f"gave the observation{self._name} {array.tolist()}",
+                f"its observation space says {self._space}: repair one of the two",
+            )
+
+
+class MaskCheck:
+    """Whether an action mask leaves something to choose."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        # With no bit allowed, a MultiBinary action is still one: all zeros.
+        self._always = isinstance(space, gym.spaces.MultiBinary)
+        self._starts: np.ndarray | None = None
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            self._starts = np.concatenate(([0], np.cumsum(space.nvec.flatten())[:-1]))
+
+    def __call__(self, mask: np.ndarray) -> bool:
+        """Return whether every variable has an allowed choice."""
+        if self._starts is not None:
+            return bool(np.logical_or.reduceat(mask, self._starts).all())
+        return self._always or bool(mask.any())
+
+
+def plain_reward(reward: Any, *, tell: bool = True) -> float:
+    """Return a reward as a number; an array that holds a single one is taken as that, which is said once."""
+    if isinstance(reward, int | float | np.floating | np.integer):
+        return float(reward)
+    array = np.asarray(reward)
+    if array.size != 1 or array.dtype.kind not in "fiub":
+        given = f"a reward of shape {array.shape}" if array.dtype.kind in "fiub" else f"{reward!r:.60} as reward"
+        raise BrokenContract(f"gave {given}", "let step return a single number")
+    if array.ndim and tell:
+        _say_once(
+            f"the environment gives its reward as an array of shape {array.shape}, which is taken as the number it "
+            "holds; let step return a number"
+        )
+    return float(array.item())
+
+
+def plain_flag(flag: Any, name: str) -> bool:
+    """Return `terminated` or `truncated` as a bool; an array that holds a single one is taken as that."""
+    array = np.asarray(flag)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise BrokenContract(f"gave {flag!r:.60} as {name}", "let step return True or False")
+    return bool(array.item())
+
+
+def check_info(info: Any) -> None:
+    """Refuse an `info` that is no dict."""
+    if not isinstance(info, dict):
+        raise BrokenContract(f"gave {info!r:.60} as info", "return a dict, {} where there is nothing to tell")
+
+
+def check_reset(result: Any) -> None:
+    """Refuse what is no pair of an observation and an info, such as the lone observation of the old Gym."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        given = f"{len(result)} values" if isinstance(result, tuple) else f"a lone {type(result).__name__}"
+        raise BrokenContract(f"returned {given} from reset", f"{_RESET_REPAIR}, as Gymnasium asks")
+
+
+def explain_failure(error: Exception) -> BrokenContract | None:
+    """Return what is wrong where an error comes of the interface of the old Gym, None where it does not."""
+    text = str(error)
+    if isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in text:
+        return BrokenContract("has a reset that does not take what Gymnasium gives it", f"{_RESET_REPAIR} ({text})")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    # Where the unpacking is Gymnasium's or ours, what is unpacked is the environment's result.
+    if place.startswith(("gymnasium.", "rl_training.")) and "unpack" in text:
+        if isinstance(error, ValueError) and "(expected 2" in text:
+            return BrokenContract("did not return two values from reset", f"{_RESET_REPAIR}, as Gymnasium asks")
+        if isinstance(error, ValueError) and "(expected 5" in text:
+            return BrokenContract(
+                f"did not return five values from step ({text})",
+                f"{_STEP_REPAIR}, as Gymnasium asks: `done` of the old Gym is two flags here",
+            )
+        if isinstance(error, TypeError) and "non-iterable" in text:
+            return BrokenContract(f"returned no tuple from step ({text})", f"{_STEP_REPAIR}, as Gymnasium asks")
+    return None
+
+
+def all_finite(array: np.ndarray) -> bool:
+    """Whether an array has neither NaN nor infinity."""
+    if array.dtype.kind != "f":
+        return True
+    flat = array.reshape(-1)
+    # The product with itself is the quickest sum; one that overflows is looked at again.
+    return math.isfinite(np.dot(flat, flat)) or bool(np.isfinite(array).all())
+
+
+def non_finite_row(batch: Obs) -> tuple[int, str] | None:
+    """Return the first row of a batch that has NaN or infinity, and ` `key`` for a Dict; None where all is finite."""
+    for key, column in batch.items() if isinstance(batch, dict) else (("", batch),):
+        if not all_finite(column):
+            return int(np.argwhere(~np.isfinite(column))[0][0]), f" `{key}`" if key else ""
+    return None
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    logger.warning("%s", sentence)
