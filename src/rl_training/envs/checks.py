@@ -1,7 +1,6 @@
 """What an environment has to return, and the sentence for everything else.
 
-Numpy would broadcast a wrong shape and cut fractions off without a word, so every observation is looked at; the usual
-case costs two comparisons.
+Numpy would broadcast a wrong shape and cut fractions off without a word, so every observation is looked at.
 """
 
 from __future__ import annotations
@@ -32,72 +31,55 @@ class BrokenContract(Exception):
         self.fault, self.repair = fault, repair
 
 
-class ObservationCheck:
-    """Refuses observations that do not have the form of their space."""
-
-    def __init__(self, space: gym.Space[Any]) -> None:
-        self._whole = None if isinstance(space, gym.spaces.Dict) else _ArrayCheck(space)
-        self._parts = {}
-        if isinstance(space, gym.spaces.Dict):
-            self._parts = {key: _ArrayCheck(part, f" `{key}`") for key, part in space.spaces.items()}
-
-    def __call__(self, obs: Any) -> None:
-        """Raise `BrokenContract` for another shape, another kind of numbers, or other keys."""
-        if self._whole is not None:
-            self._whole(obs)
-            return
-        if not isinstance(obs, dict):
-            keys = ", ".join(self._parts)
-            fault = f"gave a {type(obs).__name__} as observation"
-            raise BrokenContract(fault, f"its observation space is a Dict with the keys {keys}: repair one of the two")
-        if len(obs) != len(self._parts) or any(key not in obs for key in self._parts):
-            given, wanted = (", ".join(map(str, keys)) or "none" for keys in (obs, self._parts))
-            raise BrokenContract(
-                f"gave an observation with the keys {given}",
-                f"its observation space has the keys {wanted}: repair one of the two",
-            )
-        for key, check in self._parts.items():
-            check(obs[key])
+def check_observation(obs: Any, space: gym.Space[Any]) -> None:
+    """Refuse an observation of another shape, another kind of numbers, or other keys than its space."""
+    if not isinstance(space, gym.spaces.Dict):
+        _check_array(obs, space)
+        return
+    wanted = ", ".join(space.spaces)
+    if not isinstance(obs, dict):
+        fault = f"gave a {type(obs).__name__} as observation"
+        raise BrokenContract(fault, f"its observation space is a Dict with the keys {wanted}: repair one of the two")
+    if obs.keys() != space.spaces.keys():
+        raise BrokenContract(
+            f"gave an observation with the keys {', '.join(map(str, obs)) or 'none'}",
+            f"its observation space has the keys {wanted}: repair one of the two",
+        )
+    for key, part in space.spaces.items():
+        _check_array(obs[key], part, f" `{key}`")
 
 
-class _ArrayCheck:
-    """The check of one array, by its shape and kind of numbers."""
+def _check_array(value: Any, space: gym.Space[Any], name: str = "") -> None:
+    if type(value) is np.ndarray and value.dtype is space.dtype and value.shape == space.shape:
+        array = value
+    else:
+        array = _fitting_array(value, space, name)
+    if isinstance(space, _COUNTED) and not space.contains(array):
+        raise BrokenContract(
+            f"gave the observation{name} {array.tolist()}", f"its observation space says {space}: repair one of the two"
+        )
 
-    def __init__(self, space: gym.Space[Any], name: str = "") -> None:
-        self._space, self._name = space, name
-        self._shape = space.shape
-        self._known: np.dtype[Any] | None = None  # of the arrays that were found good
 
-    def __call__(self, value: Any) -> None:
-        if type(value) is np.ndarray and value.dtype is self._known and value.shape == self._shape:
-            return
-        self._look(value)
-
-    def _look(self, value: Any) -> None:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:  # lists of different lengths
-            raise BrokenContract(
-                f"gave an observation{self._name} that is no array ({error})", "repair what it returns"
-            ) from None
-        if array.shape != self._shape:
-            raise BrokenContract(
-                f"gave an observation{self._name} of shape {array.shape}",
-                f"its observation space says {self._shape}: repair one of the two",
-            )
-        wanted = np.dtype(self._space.dtype)
-        if not holds_dtype(wanted, array.dtype):
-            raise BrokenContract(
-                f"gave an observation{self._name} of {array.dtype}",
-                f"its observation space says {wanted}, which would lose what it means: repair one of the two",
-            )
-        if not isinstance(self._space, _COUNTED):
-            self._known = array.dtype
-        elif not self._space.contains(array.astype(wanted) if self._shape else wanted.type(array)):
-            raise BrokenContract(
-                f"gave the observation{self._name} {array.tolist()}",
-                f"its observation space says {self._space}: repair one of the two",
-            )
+def _fitting_array(value: Any, space: gym.Space[Any], name: str) -> Any:
+    """Return an observation in the type of its space."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise BrokenContract(
+            f"gave an observation{name} that is no array ({error})", "repair what it returns"
+        ) from None
+    if array.shape != space.shape:
+        raise BrokenContract(
+            f"gave an observation{name} of shape {array.shape}",
+            f"its observation space says {space.shape}: repair one of the two",
+        )
+    wanted = np.dtype(space.dtype)
+    if not holds_dtype(wanted, array.dtype):
+        raise BrokenContract(
+            f"gave an observation{name} of {array.dtype}",
+            f"its observation space says {wanted}, which would lose what it means: repair one of the two",
+        )
+    return array.astype(wanted) if array.ndim else wanted.type(array)
 
 
 class MaskCheck:
@@ -183,7 +165,7 @@ def all_finite(array: np.ndarray) -> bool:
         return True
     flat = array.reshape(-1)
     # The product with itself is the quickest sum; one that overflows is looked at again.
-    return math.isfinite(np.dot(flat, flat)) or bool(np.isfinite(array).all())
+    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(array).all())
 
 
 def non_finite_row(batch: Obs) -> tuple[int, str] | None:

@@ -16,8 +16,8 @@ from rl_training.envs import snapshot
 from rl_training.envs.checks import (
     BrokenContract,
     MaskCheck,
-    ObservationCheck,
     check_info,
+    check_observation,
     check_reset,
     explain_failure,
 )
@@ -29,6 +29,8 @@ from rl_training.envs.tracker import EpisodeTracker, find_tracker
 from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
 from rl_training.experiment.env_params import EnvParams
 from rl_training.experiment.user_code import NO_CODE, AdoptedCode
+
+_ARRAY = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,14 @@ class EnvSlot:
         tracker.tells = index == 0
         self.observation_space = env.observation_space
         self.action_space = env.action_space
-        self._check_observation = ObservationCheck(env.observation_space)
+        # An array of this shape and type is known to fit the space.
+        self._shape: tuple[int, ...] | None = None
+        self._dtype: np.dtype[Any] | None = None
         # Which actions are allowed: `info["action_mask"]`, or a method `action_masks()` as in SB3-contrib.
         self._mask_width = mask_width(env.action_space)
         self._mask_method: Callable[[], Any] | None = None
         if self._mask_width and env.has_wrapper_attr("action_masks"):
             self._mask_method = env.get_wrapper_attr("action_masks")
-
         self._leaves_a_choice = MaskCheck(env.action_space)
 
     def reset(self, seed: int | None = None) -> tuple[Any, np.ndarray | None]:
@@ -135,10 +138,8 @@ class EnvSlot:
             result = self.env.reset(seed=seed)
             check_reset(result)
             obs, info = result
-            self._check_observation(obs)
+            self._look_at(obs)
             mask = self._action_mask(info)
-            if mask is not None and not self._leaves_a_choice(mask):
-                raise BrokenContract("gave an action mask that allows nothing", "allow at least one action")
         except Exception as error:
             raise self._failure("in reset", error) from error
         return obs, mask
@@ -147,15 +148,11 @@ class EnvSlot:
         """Take one action."""
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
-            self._check_observation(obs)
-            mask = self._action_mask(info) if self._mask_method or type(info) is not dict or info else None
-            if mask is not None and not self._leaves_a_choice(mask):
-                if not (terminated or truncated):
-                    raise BrokenContract(
-                        "gave an action mask that allows nothing",
-                        "allow at least one action, or end the episode with terminated or truncated",
-                    )
-                mask = None  # nothing follows, so it says nothing
+            if type(obs) is not _ARRAY or obs.dtype is not self._dtype or obs.shape != self._shape:
+                self._look_at(obs)
+            mask = None
+            if info or type(info) is not dict or self._mask_method is not None:
+                mask = self._action_mask(info, ended=terminated or truncated)
         except Exception as error:
             raise self._failure("in step", error) from error
         episodes: Sequence[Episode] = ()
@@ -184,7 +181,13 @@ class EnvSlot:
         """Release what the environment holds."""
         self.env.close()
 
-    def _action_mask(self, info: Any) -> np.ndarray | None:
+    def _look_at(self, obs: Any) -> None:
+        check_observation(obs, self.observation_space)
+        if isinstance(obs, np.ndarray) and isinstance(self.observation_space, gym.spaces.Box):
+            self._shape, self._dtype = obs.shape, obs.dtype
+
+    def _action_mask(self, info: Any, *, ended: bool = False) -> np.ndarray | None:
+        """Return the mask that the environment gives, None where it gives none or nothing can follow."""
         check_info(info)
         if not self._mask_width:
             return None
@@ -197,7 +200,14 @@ class EnvSlot:
             raise BrokenContract(
                 f"gave an action mask of shape {mask.shape}", f"its {kind} actions need shape ({self._mask_width},)"
             )
-        return mask
+        if self._leaves_a_choice(mask):
+            return mask
+        if not ended:
+            raise BrokenContract(
+                "gave an action mask that allows nothing",
+                "allow at least one action, or end the episode with terminated or truncated",
+            )
+        return None
 
     def _name(self) -> str:
         return f"environment {self.index} (seed {self.seed})"

@@ -15,6 +15,8 @@ from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs, empty_obs, write_row
 from rl_training.errors import CheckpointError
 
+_LARGEST = float(np.finfo(np.float32).max)  # of what rewards are stored as
+
 
 class VectorEnv(Protocol):
     """What a collector needs of a batch of environments, whatever runs them."""
@@ -100,7 +102,7 @@ def reset_slots(
         write_row(rows.obs, row, obs)
         if mask is not None:
             masks.append((row, mask))
-    check_observations(slots, rows, range(len(slots)))
+    _check_rows(slots, rows, range(len(slots)), rewards=False)
     return rows.write_masks(masks)
 
 
@@ -143,20 +145,20 @@ def step_slots(
     rows.terminated[:] = terminations
     rows.truncated[:] = truncations
     # Here and not later: a normaliser would spread the NaN of one environment over all.
-    check_observations(slots, rows, [row for row, _, _ in finals])
-    if not all_finite(rows.reward):
-        row = int(np.flatnonzero(~np.isfinite(rows.reward))[0])
-        ended = any(row == other for other, _, _ in finals)
-        raise slots[row].non_finite("reward", place="at the last step of an episode" if ended else None)
+    if isinstance(batch, dict) or not all_finite(batch) or not -_LARGEST < sum(rewards) < _LARGEST:
+        _check_rows(slots, rows, {row for row, _, _ in finals})
     return GroupStep(finals, rows.write_masks(masks), episodes)
 
 
-def check_observations(slots: Sequence[EnvSlot], rows: Rows, fresh: Container[int]) -> None:
-    """Refuse NaN and infinity in the observations of the slots, of which the `fresh` rows were just reset."""
+def _check_rows(slots: Sequence[EnvSlot], rows: Rows, fresh: Container[int], *, rewards: bool = True) -> None:
+    """Refuse NaN and infinity in what the slots gave; the `fresh` rows were just reset."""
     found = non_finite_row(rows.obs)
     if found is not None:
         row, key = found
         raise slots[row].non_finite(f"observation{key}", place="in reset" if row in fresh else None)
+    if rewards and not all_finite(rows.reward):
+        row = int(np.flatnonzero(~np.isfinite(rows.reward))[0])
+        raise slots[row].non_finite("reward", place="at the last step of an episode" if row in fresh else None)
 
 
 def with_finals(obs: Obs, finals: Sequence[tuple[int, Any, np.ndarray | None]]) -> Obs:
