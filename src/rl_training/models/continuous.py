@@ -23,8 +23,11 @@ from rl_training.models.layers import StackedMLP, gradient_of, linear
 SDE_MEAN_LIMIT = 2.0  # beyond it tanh is flat, and the noise could not bring the mean back
 
 
+LARGEST_WHOLE = 2.0**24  # float32 has no integer of its own for each number above
+
+
 class ActionScale:
-    """Between actions in [-1, 1] and the environment's bounds."""
+    """Between actions in [-1, 1] and the environment's bounds, which both belong to the actions."""
 
     def __init__(self, space: Space[Any]) -> None:
         assert isinstance(space, spaces.Box)
@@ -37,6 +40,14 @@ class ActionScale:
         self.size = int(np.prod(space.shape))
         self.dtype = space.dtype
         self.low, self.high = space.low, space.high
+        self.whole = space.dtype is not None and space.dtype.kind in "iub"
+        if self.whole:
+            self.low, self.high = space.low.astype(np.float64), space.high.astype(np.float64)
+            if max(abs(self.low).max(initial=0.0), abs(self.high).max(initial=0.0)) > LARGEST_WHOLE:
+                raise ConfigError(
+                    f"env_id: the integer actions of this environment reach beyond {LARGEST_WHOLE:.0f}, which no "
+                    "network can tell apart; give its Box narrower bounds, or float32"
+                )
 
     def random(self, count: int, generator: torch.Generator) -> Tensor:
         """Return uniformly random actions [count, size] within [-1, 1]."""
@@ -45,6 +56,10 @@ class ActionScale:
     def to_env(self, action: Tensor) -> np.ndarray:
         """Return actions [B, *shape] of the environment for [B, size] in [-1, 1]."""
         shaped = action.cpu().numpy().reshape(-1, *self.shape)
+        if self.whole:
+            # Each integer has an equal part of [-1, 1]: rounded, the bounds would be half as likely as the others.
+            parts = np.floor(0.5 * (shaped + 1.0) * (self.high - self.low + 1.0))
+            return np.clip(self.low + parts, self.low, self.high).astype(self.dtype)
         stretched = self.low + 0.5 * (shaped + 1.0) * (self.high - self.low)
         return np.clip(stretched, self.low, self.high).astype(self.dtype, copy=False)
 

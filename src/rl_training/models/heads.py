@@ -127,9 +127,11 @@ class BoxHead(ActionHead):
         super().__init__(space, latent, outputs_per_action * self.size, orthogonal=orthogonal, generator=generator)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the actions clipped to the space's bounds and in its shape."""
+        """Return the actions clipped to the space's bounds and in its shape; integers are the nearest ones."""
         assert isinstance(self.space, spaces.Box)
         shaped = action.cpu().numpy().reshape(-1, *self.space.shape)
+        if self.space.dtype.kind in "iub":  # a cast would cut the fraction off, and hardly ever give the highest
+            shaped = np.rint(shaped)
         return np.clip(shaped, self.space.low, self.space.high).astype(self.space.dtype, copy=False)
 
 
