@@ -325,16 +325,18 @@ def test_tracking_defaults_and_overrides() -> None:
     assert config.tracking == tracking
     assert tracking_params(config).wandb == WandbParams(project="p", mode="offline")
     assert tracking_params(validate_config(raw(tracking={"wandb": {}}))).wandb == WandbParams()
+    for given, meant in ((True, WandbParams()), ({}, WandbParams()), (False, None), (None, None)):
+        assert tracking_params(validate_config(raw(tracking={"wandb": given}))).wandb_params == meant
 
 
 @pytest.mark.parametrize(
     ("tracking", "message"),
     [
         ({"tensorboard": "yes"}, "tracking.tensorboard: must be true or false, got 'yes'"),
-        ({"wandb": True}, "tracking.wandb: must be a mapping or null, got True"),
+        ({"wandb": 1}, "tracking.wandb: must be a mapping or true or false or null, got 1"),
         (
             {"wandb": {"mode": "on"}},
-            "tracking.wandb.mode: must be one of online, offline, disabled, got 'on'",
+            "tracking.wandb.mode: must be one of online, offline, disabled or null, got 'on'",
         ),
         ({"wandb": {"project": ""}}, "tracking.wandb.project: must be text that is not empty, got ''"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from harness import (
     assert_same_state,
@@ -17,7 +18,7 @@ from processes import uninterrupted
 from rl_training.envs.slot import EnvSlot
 from rl_training.errors import AxiomError
 from rl_training.runtime.evaluator import evaluate_policy
-from rl_training.runtime.policy import load_policy
+from rl_training.runtime.policy import Policy, load_policy
 from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.workflows import evaluate
 
@@ -132,11 +133,43 @@ def test_an_endless_episode_is_capped_marked_and_said_aloud(tmp_path, caplog):
     assert "1 of 1 evaluation episodes did not end and were cut off after 5 steps" in caplog.text
 
 
-@pytest.mark.parametrize("observation", ["text", {"a": 1}, [0.0, 0.0], None])
-def test_a_policy_refuses_an_observation_it_cannot_read(observation, tmp_path):
+@pytest.mark.parametrize(
+    ("observation", "reason"),
+    [
+        ("text", "is of <U4; the policy expects float32"),
+        ({"a": 1}, "is of object; the policy expects float32"),
+        (None, "is of object; the policy expects float32"),
+        ([0.0, 0.0], "has shape (2,); the policy expects (4,), or a batch"),
+        ([[0.0], [0.0, 0.0]], "cannot be read as an array of float32"),
+        ([0.0, 0.0, 0.0, np.nan], "holds NaN or infinity; give finite numbers"),
+        (np.full((2, 4), -np.inf), "holds NaN or infinity; give finite numbers"),
+    ],
+)
+def test_a_policy_refuses_an_observation_it_cannot_read(observation, reason, tmp_path):
     policy = load_policy(uninterrupted(tiny_config(tmp_path, total_timesteps=64)))
-    with pytest.raises(AxiomError, match="the observation"):
+    with pytest.raises(AxiomError, match=r"^the observation ") as caught:
         policy.predict(observation)
+    assert reason in str(caught.value)
+
+
+PARTS = spaces.Dict({"place": spaces.Discrete(3, start=1), "picture": spaces.Box(0, 255, (2,), np.uint8)})
+
+
+@pytest.mark.parametrize(
+    ("observation", "reason"),
+    [
+        ({"place": 1}, "the policy expects a dict with the keys picture, place"),
+        ({"place": 4, "picture": [0, 0]}, "the observation `place` holds a number beyond what the policy knows"),
+        ({"place": 1, "picture": [0.5, 0.5]}, "the observation `picture` is of float64; the policy expects uint8"),
+        ({"place": [1, 2], "picture": [0, 0]}, "entries are not as many each"),
+        ({"place": [1, 2], "picture": [[0, 0]]}, "entries are not as many each"),
+    ],
+)
+def test_a_policy_refuses_entries_that_do_not_fit_their_space(observation, reason):
+    policy = Policy(None, PARTS, spaces.Discrete(2))
+    with pytest.raises(AxiomError) as caught:
+        policy.predict(observation)
+    assert reason in str(caught.value)
 
 
 def test_a_policy_takes_one_mask_for_one_observation_and_refuses_any_other_number(tmp_path):

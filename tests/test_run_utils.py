@@ -60,11 +60,21 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch):
         ("gpu", "'gpu' is not a device; use auto, cpu, cuda, cuda:N or mps"),
         ("cuda:7", "cuda:7 is not there, 1 CUDA devices are; use auto or cpu"),
         ("mps", "mps is not available"),
+        ("meta", "'meta' is not supported; use auto, cpu, cuda, cuda:N or mps"),
     ],
 )
 def test_a_device_that_cannot_be_used_is_refused(name, sentence, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_torch_without_cuda_says_so(name, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    sentence = f"device: {name} cannot be used, this torch ({torch.__version__}) was built without CUDA; install"
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         resolve_device(name)
 

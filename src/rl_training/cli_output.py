@@ -18,6 +18,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from rl_training.envs.sdl import silence_sdl
 from rl_training.errors import AxiomError, ConfigError, RunFailure, StorageError, nearest
 
 INTERRUPTED = 130
@@ -99,6 +100,7 @@ def add_command(app: typer.Typer, function: Callable[..., int], *, name: str) ->
 
 def run_app(app: typer.Typer, arguments: Sequence[str], *, name: str) -> int:
     """Run a command line and return its exit status, whatever happens."""
+    silence_sdl()
     try:
         return int(typer.main.get_command(app).main(list(arguments), prog_name=name, standalone_mode=False) or 0)
     except SystemExit:  # typer's way to say that the reader of a help text left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,8 +12,17 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from rl_training.envs.spaces import image_layout, observation_kind, space_from_json, space_to_json
+from harness import tiny_config
+from rl_training.envs.spaces import (
+    image_layout,
+    image_read_as_vector,
+    observation_kind,
+    space_from_json,
+    space_to_json,
+)
 from rl_training.errors import CheckpointError
+from rl_training.experiment.tasks import tasks_of
+from rl_training.runtime.task_setup import TaskSetup
 
 BOOL: Any = np.bool_  # which Gymnasium takes and its annotations leave out
 SPACES: list[gym.Space[Any]] = [
@@ -98,3 +108,34 @@ def test_channels_come_first_only_where_that_axis_is_the_shortest(shape: tuple[i
 def test_a_damaged_description_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError):
         space_from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        (gym.spaces.Box(0, 1, (84, 84, 3), np.float32), "of an image, (84, 84, 3), and is read as a vector of 21168"),
+        (gym.spaces.Box(0, 1, (4, 84, 84), np.float64), "because it is of float64; to have convolutions read it, give"),
+        (gym.spaces.Dict({"eye": gym.spaces.Box(0, 1, (8, 8, 1))}), "entry `eye`: the observation has the shape"),
+        (gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), None),
+        (gym.spaces.Box(0, 1, (10, 10, 4), BOOL), None),
+        (gym.spaces.Box(0, 1, (84, 84), np.float32), None),
+        (gym.spaces.Box(0, 1, (20, 3, 3), np.float32), None),
+        (gym.spaces.Discrete(3), None),
+    ],
+)
+def test_an_array_that_looks_like_an_image_and_is_read_as_a_vector_is_known(space: Any, said: str | None) -> None:
+    oddity = image_read_as_vector(space)
+    assert (oddity is None) if said is None else (oddity is not None and said in oddity)
+
+
+class _Eye(gym.Env[Any, Any]):
+    observation_space = Box(0, 1, (16, 16, 3), np.float32)
+    action_space = Discrete(2)
+
+
+def test_a_run_says_once_that_it_reads_an_image_as_a_vector(caplog: Any) -> None:
+    gym.register("Test/Eye-v0", entry_point=_Eye)
+    config = tiny_config(Path("runs"), env_id="Test/Eye-v0")
+    (task,) = tasks_of(config)
+    TaskSetup(task, config, None).make_env(gamma=0.9).close()
+    assert caplog.text.count("Test/Eye-v0: the observation has the shape of an image, (16, 16, 3), and is read as") == 1

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rl_training.envs.sdl import silence_sdl
 from rl_training.envs.shared_rows import SharedRows, obs_views
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.step import write_row
@@ -35,6 +36,7 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, daemon=True).start()
+    silence_sdl()
     try:
         group = _SlotGroup(make, indices, worker, shared)
         connection.send((True, None))

@@ -13,6 +13,7 @@ from rl_training.errors import CheckpointError
 
 ObservationKind = Literal["vector", "image", "dict"]
 SMALLEST_IMAGE = 3  # pixels of a side
+SMALLEST_LIKENESS = 8  # of a side, where an array looks as if it were meant as an image
 _PLAIN = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 
 
@@ -51,6 +52,23 @@ def observation_kind(space: gym.Space[Any]) -> ObservationKind:
             layout = image_layout(space.shape)
             return "image" if min(layout.height, layout.width) >= SMALLEST_IMAGE else "vector"
     return "vector"
+
+
+def image_read_as_vector(space: gym.Space[Any]) -> str | None:
+    """Return what is odd about an observation that has the shape of an image and is read as a vector, else None."""
+    if isinstance(space, gym.spaces.Dict):
+        found = ((key, image_read_as_vector(part)) for key, part in space.spaces.items())
+        return next((f"entry `{key}`: {oddity}" for key, oddity in found if oddity is not None), None)
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 3 or observation_kind(space) == "image":
+        return None
+    layout = image_layout(space.shape)
+    if min(layout.height, layout.width) < SMALLEST_LIKENESS:
+        return None
+    return (
+        f"the observation has the shape of an image, {space.shape}, and is read as a vector of "
+        f"{math.prod(space.shape)} numbers because it is of {space.dtype}; to have convolutions read it, give it as "
+        "uint8 from 0 to 255 (gymnasium.wrappers.TransformObservation)"
+    )
 
 
 def unsupported_observation(space: gym.Space[Any]) -> str | None:

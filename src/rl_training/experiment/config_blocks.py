@@ -27,8 +27,9 @@ class WandbParams:
     name: str | None = None
     """Name of the run; null means the name of its run directory."""
 
-    mode: Literal["online", "offline", "disabled"] = "online"
-    """`offline` keeps the files in the run directory for a later `wandb sync`."""
+    mode: Literal["online", "offline", "disabled"] | None = None
+    """`offline` keeps the files in the run directory for a later `wandb sync`; null means what the variable WANDB_MODE
+    says, and `online` where it says nothing."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,13 @@ class TrackingParams:
     tensorboard: bool = True
     """Write TensorBoard event files to the run directory."""
 
-    wandb: WandbParams | None = None
-    """Send metrics to Weights & Biases; null does not."""
+    wandb: WandbParams | bool | None = None
+    """Send metrics to Weights & Biases: `true` as usual, or with the settings of a mapping; null and `false` do not."""
+
+    @property
+    def wandb_params(self) -> WandbParams | None:
+        """How Weights & Biases is used, None where it is not."""
+        return self.wandb if isinstance(self.wandb, WandbParams) else WandbParams() if self.wandb else None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_training.errors import ConfigError
+from rl_training.errors import AxiomError, ConfigError
+
+
+class ReadOnlyMetrics(dict[str, Any]):
+    """A row of metrics that callbacks may read: what they have to say goes through `event.log`."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise ReadOnlyError("event.metrics cannot be changed; event.log(name, value) adds a metric to the next row")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
+
+
+class ReadOnlyError(AxiomError, TypeError):
+    """A callback tried to change what it may only read."""
+
+
+def _no_row(name: str, value: float) -> None:
+    raise AxiomError(f"the metric {name!r} cannot be logged: this event belongs to no run")
 
 
 @dataclass(frozen=True)
@@ -21,11 +38,18 @@ class TrainingEvent:
     update_count: int
     request_stop: Callable[[str], None]
     """Ask the run to end after this step; the argument is the reason."""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    """The row that was just logged or the evaluation's metrics; empty where nothing was logged."""
+    metrics: Mapping[str, Any] = field(default_factory=ReadOnlyMetrics)
+    """The row that was just logged or the evaluation's metrics, to read; empty where nothing was logged."""
     checkpoint_path: Path | None = None
     status: str = "running"
     error: BaseException | None = None
+    log: Callable[[str, float], None] = _no_row
+    """Add a metric to the next row, under a name that the package does not use; the latest value of a name counts."""
+
+    def __post_init__(self) -> None:
+        """Make the metrics read-only."""
+        if not isinstance(self.metrics, ReadOnlyMetrics):
+            object.__setattr__(self, "metrics", ReadOnlyMetrics(self.metrics))
 
 
 class Callback:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rl_training.runtime.logged import LoggedValues
 from rl_training.runtime.metrics import EpisodeStatistics, RunningMeans
 
 _PLAIN = (
@@ -31,6 +32,7 @@ class RunCounters:
         self.metrics = RunningMeans()
         self.episodes = EpisodeStatistics()
         self.task_episodes: dict[str, EpisodeStatistics] = {}  # of the tasks of a suite
+        self.logged = LoggedValues()  # what callbacks logged
         self._times = {"time_collect": 0.0, "time_update": 0.0, "time_eval": 0.0}
         self._resolved: dict[str, float] = {}  # scheduled scalars at the latest step
         self._latest: dict[str, Any] = {}  # the latest value of every metric
@@ -48,6 +50,7 @@ class RunCounters:
             "metrics": self.metrics.state_dict(),
             "episodes": self.episodes.state_dict(),
             **({"task_episodes": by_task} if by_task else {}),
+            **({"logged": logged} if (logged := self.logged.state_dict()) else {}),
         }
 
     def load_counters(self, state: Mapping[str, Any]) -> None:
@@ -56,9 +59,18 @@ class RunCounters:
             setattr(self, name, state[name.removeprefix("_")])
         self.metrics.load_state_dict(state["metrics"])
         self.episodes.load_state_dict(state["episodes"])
+        self.logged.load_state_dict(state.get("logged", {}))
         for task, episodes in state.get("task_episodes", {}).items():
             self.task_episodes[task] = EpisodeStatistics()
             self.task_episodes[task].load_state_dict(episodes)
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after the current step."""
+        self.stop_reason = self.stop_reason or reason
+
+    def log(self, name: str, value: float) -> None:
+        """Add a callback's metric to the next row."""
+        self.logged.add(name, value, taken={*self.metrics.names, *self._resolved, *self._latest})
 
     def add_episodes(self, episodes: Sequence[tuple[float, int]], task: str | None) -> None:
         """Add finished training episodes as (return, length)."""

@@ -23,6 +23,11 @@ class RunningMeans:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
 
+    @property
+    def names(self) -> Iterable[str]:
+        """The scalars that were reported since the last `clear`."""
+        return self._sums.keys()
+
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add one report."""
         for name, value in metrics.items():

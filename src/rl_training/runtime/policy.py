@@ -13,8 +13,9 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
+from rl_training.envs.checks import all_finite
 from rl_training.envs.normalize import ObservationNormalizer
-from rl_training.envs.spaces import joined_spaces, mask_width, space_from_json
+from rl_training.envs.spaces import holds_dtype, joined_spaces, mask_width, space_from_json
 from rl_training.errors import AxiomError, CheckpointError
 from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, validate_config
@@ -136,23 +137,32 @@ class Policy:
                 raise AxiomError(f"the policy expects a dict with the keys {', '.join(space.keys())}")
             parts = {key: _batch(observation[key], sub_space, f" `{key}`") for key, sub_space in space.items()}
             batch = {key: array for key, (array, _) in parts.items()}
+            if len({(len(array), single) for array, single in parts.values()}) > 1:
+                raise AxiomError("the observation's entries are not as many each: give one observation, or one batch")
             return batch, next(single for _, single in parts.values())
         return _batch(observation, space, "")
 
 
 def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, bool]:
+    wanted, shape = np.dtype(space.dtype), space.shape or ()
     try:
-        array = np.asarray(observation, dtype=space.dtype)
+        array = np.asarray(observation)
     except (TypeError, ValueError) as error:
-        raise AxiomError(f"the observation{name} cannot be read as an array of {space.dtype}: {error}") from error
-    shape = space.shape or ()
-    if array.shape == shape:
-        return array[np.newaxis], True
-    if array.shape[1:] == shape and array.ndim == len(shape) + 1:
-        return array, False
-    raise AxiomError(
-        f"the observation{name} has shape {array.shape}; the policy expects {shape}, or a batch (n, *{shape})"
-    )
+        raise AxiomError(f"the observation{name} cannot be read as an array of {wanted}: {error}") from error
+    if not holds_dtype(wanted, array.dtype):
+        raise AxiomError(f"the observation{name} is of {array.dtype}; the policy expects {wanted}")
+    single = array.shape == shape
+    if not single and not (array.shape[1:] == shape and array.ndim == len(shape) + 1):
+        raise AxiomError(
+            f"the observation{name} has shape {array.shape}; the policy expects {shape}, or a batch (n, *{shape})"
+        )
+    array = array.astype(wanted, copy=False)
+    if not all_finite(array):
+        raise AxiomError(f"the observation{name} holds NaN or infinity; give finite numbers")
+    batch = array[np.newaxis] if single else array
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and not all(map(space.contains, batch)):
+        raise AxiomError(f"the observation{name} holds a number beyond what the policy knows, {space}")
+    return batch, single
 
 
 def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu") -> Policy:

@@ -29,11 +29,20 @@ class RunRecorder:
         self._metrics = JsonLines(run_dir / METRICS)
         self._evaluations = JsonLines(run_dir / EVALUATIONS)
         self._sinks: list[MetricSink] = [self._metrics]
+        try:
+            self._open_trackers(config, resumed_at)
+        except BaseException as error:
+            # Nobody else knows of the run yet: it would count as running for ever.
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            self.finish(status, f"{type(error).__name__}: {error}")
+            raise
+
+    def _open_trackers(self, config: TrainConfig, resumed_at: int) -> None:
         tracking = tracking_params(config)
         if tracking.tensorboard:
-            self._sinks.append(TensorBoardSink(run_dir / "tensorboard", resumed_at=resumed_at))
-        if tracking.wandb is not None:
-            self._sinks.append(WandbSink(tracking.wandb, run_dir, serialize_train_config(config)))
+            self._sinks.append(TensorBoardSink(self.run_dir / "tensorboard", resumed_at=resumed_at))
+        if tracking.wandb_params is not None:
+            self._sinks.append(WandbSink(tracking.wandb_params, self.run_dir, serialize_train_config(config)))
 
     def cut_back(self, lengths: Mapping[str, int]) -> None:
         """Cut the files back to the lengths that a checkpoint knew."""

@@ -33,7 +33,14 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device: {name!r} is not a device; use auto, cpu, cuda, cuda:N or mps") from error
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"device: {name!r} is not supported; use auto, cpu, cuda, cuda:N or mps")
     if device.type == "cuda":
+        if torch.version.cuda is None and torch.version.hip is None:
+            raise ConfigError(
+                f"device: {name} cannot be used, this torch ({torch.__version__}) was built without CUDA; install a "
+                "build of torch with CUDA (https://pytorch.org/get-started/locally), or use auto or cpu"
+            )
         available = torch.cuda.device_count()
         if (device.index or 0) >= available:
             raise ConfigError(f"device: {name} is not there, {available} CUDA devices are; use auto or cpu")

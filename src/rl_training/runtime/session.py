@@ -166,10 +166,6 @@ class TrainingSession(RunCounters):
         """Whether the loop should end."""
         return self.finished or self.interrupted
 
-    def request_stop(self, reason: str) -> None:
-        """End the run after the current step."""
-        self.stop_reason = self.stop_reason or reason
-
     def controls(self) -> dict[str, float]:
         """Resolve every scheduled scalar for the current step."""
         self._resolved = {key: control.at(self.step) for key, control in self._controls.items()}
@@ -264,7 +260,8 @@ class TrainingSession(RunCounters):
         self.callbacks.call("on_eval_end", self._event(row))
         return self._best is None or row[score_metric(row)] > self._best["value"]
 
-    def _record(self, row: Mapping[str, Any]) -> None:
+    def _record(self, row: dict[str, Any]) -> None:
+        self.logged.take_into(row)
         self._recorder.row(row)
         self._latest.update({key: value for key, value in row.items() if key != "event"})
 
@@ -345,6 +342,8 @@ class TrainingSession(RunCounters):
     def _end(self, status: str, error: BaseException | None = None) -> None:
         try:
             self.callbacks.call("on_train_end", self._event(status=status, error=error))
+            if self.logged and status == "completed":  # nothing else will be written
+                self._record({"event": "train", "global_step": self.step})
         finally:
             self._recorder.finish(status, None if error is None else f"{type(error).__name__}: {error}")
 
@@ -392,6 +391,7 @@ class TrainingSession(RunCounters):
             total_timesteps=self.config.total_timesteps,
             update_count=self.update_count,
             request_stop=self.request_stop,
+            log=self.log,
             metrics=metrics or {},
             checkpoint_path=checkpoint_path,
             status=status,

@@ -48,7 +48,7 @@ class RunSetup:
         admit_code(self.config, _code_origin(resume_point))
         self.spec = get_algorithm_spec(self.config.algo)
         self.params = algorithm_params(self.config)
-        if tracking_params(self.config).wandb is not None and find_spec("wandb") is None:
+        if tracking_params(self.config).wandb_params is not None and find_spec("wandb") is None:
             raise MissingExtraError("tracking.wandb", "wandb")
         self.device: torch.device = resolve_device(self.config.device)
         self.tasks = set_up_tasks(tasks_of(self.config), self.config, self.params)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.errors import MissingExtraError
+from rl_training.errors import MissingExtraError, RunFailure
 from rl_training.experiment.config_blocks import WandbParams
 from rl_training.experiment.files import storage_errors
+
+logger = logging.getLogger("rl_training")
 
 Row = Mapping[str, Any]
 
@@ -102,25 +105,44 @@ class WandbSink:
             import wandb
         except ImportError as error:
             raise MissingExtraError("tracking.wandb", "wandb") from error
-        self._run = wandb.init(
-            project=params.project,
-            entity=params.entity,
-            group=params.group,
-            name=params.name or run_dir.name,
-            id=run_dir.name[-64:],
-            mode=params.mode,
-            dir=str(run_dir),
-            config=dict(config),
-            resume="allow",
-        )
+        try:
+            self._run = wandb.init(
+                project=params.project,
+                entity=params.entity,
+                group=params.group,
+                name=params.name or run_dir.name,
+                id=run_dir.name[-64:],
+                mode=params.mode,
+                dir=str(run_dir),
+                config=dict(config),
+                resume="allow",
+            )
+        except Exception as error:
+            raise RunFailure(
+                f"tracking.wandb: Weights & Biases could not start ({_cause(error)}); run `wandb login`, or keep the "
+                "files here with tracking.wandb.mode=offline (or the variable WANDB_MODE), or leave tracking.wandb out"
+            ) from error
 
     def write(self, row: Row) -> None:
         """Log one row."""
-        self._run.log(dict(row), step=int(row["global_step"]))
+        try:
+            self._run.log(dict(row), step=int(row["global_step"]))
+        except Exception as error:
+            raise RunFailure(
+                f"tracking.wandb: Weights & Biases did not take the row of step {row['global_step']} "
+                f"({_cause(error)}); resume the run, or leave tracking.wandb out"
+            ) from error
 
     def close(self) -> None:
         """Finish the run."""
-        self._run.finish()
+        try:
+            self._run.finish()
+        except Exception as error:
+            logger.warning("Weights & Biases did not finish its run (%s); `wandb sync` sends it later", _cause(error))
+
+
+def _cause(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _now() -> float:

@@ -9,7 +9,7 @@ from gymnasium import Space, spaces
 
 from rl_training.envs.make import inspect_environment, make_vector_env, resolve_backend
 from rl_training.envs.normalize import Normalizers, normalizers_of, with_normalization
-from rl_training.envs.spaces import image_layout, observation_kind
+from rl_training.envs.spaces import image_layout, image_read_as_vector, observation_kind
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
@@ -96,6 +96,9 @@ class TaskSetup:
         config, task = self.config, self.task
         backend, reason = self.backend
         logger.info("%d x %s on backend %s: %s", config.num_envs, task.env_id, backend, reason)
+        oddity = image_read_as_vector(self.observation_space)
+        if oddity is not None:
+            logger.warning("%s: %s", task.env_id, oddity)
         env = make_vector_env(task.env_id, task.env_kwargs, mode="training", num_envs=config.num_envs, backend=backend)
         self.env = with_normalization(env, env_params(task.env_kwargs, "training"), gamma=gamma, raw=raw)
         return self.env

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import torch
 
 from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
-from rl_training.errors import AxiomError, MissingExtraError
+from rl_training.errors import AxiomError, EnvironmentFailure, MissingExtraError
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.files import storage_errors
 from rl_training.experiment.tasks import Task
@@ -38,15 +41,15 @@ def record_episodes(
         return []
     writer_of = _video_writer()
     directory = checkpoint.run_dir / "videos"
-    with storage_errors("videos", directory):
-        directory.mkdir(exist_ok=True)
-    (slot,) = make_slots(task.env_id, task.env_kwargs, mode="evaluation", count=1, render_mode="rgb_array")
+    slot = _filmed_slot(task)
     paths = []
     try:
+        with storage_errors("videos", directory):
+            directory.mkdir(exist_ok=True)
         fps = int(slot.env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)
         for seed in seeds:
             path = directory / f"step_{checkpoint.step}__{label}seed{seed}.mp4"
-            with writer_of(path, fps) as writer:
+            with _whole_file(path) as unfinished, contextlib.closing(writer_of(unfinished, fps)) as writer:
 
                 def capture(slot: EnvSlot, writer: Any = writer) -> None:
                     writer.append_data(_frame(slot, task.env_id))
@@ -58,12 +61,60 @@ def record_episodes(
     return paths
 
 
+def check_filming(task: Task, seed: int) -> None:
+    """Refuse a task that cannot be filmed, before time is spent on its episodes."""
+    _video_writer()
+    slot = _filmed_slot(task)
+    try:
+        slot.reset(seed)
+        _frame(slot, task.env_id)
+    finally:
+        slot.close()
+
+
+def _filmed_slot(task: Task) -> EnvSlot:
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*render_mode")  # what is wrong is said below, or nothing is
+            (slot,) = make_slots(task.env_id, task.env_kwargs, mode="evaluation", count=1, render_mode="rgb_array")
+    except EnvironmentFailure as error:
+        raise _no_pictures(task.env_id, error.__cause__ or error) from error
+    return slot
+
+
 def _frame(slot: EnvSlot, env_id: str) -> np.ndarray:
-    frame = slot.env.render()
-    if not isinstance(frame, np.ndarray):
-        raise AxiomError(f"{env_id} does not render pictures (render mode rgb_array), so no video can be made")
+    try:
+        frame = slot.env.render()
+    except Exception as error:
+        raise _no_pictures(env_id, error) from error
+    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] not in (3, 4):
+        given = f"{frame.dtype}{list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
+        raise _no_pictures(env_id, TypeError(f"render() returned {given}"))
     height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2  # the codec wants even sides
     return np.ascontiguousarray(frame[:height, :width])
+
+
+def _no_pictures(env_id: str, cause: BaseException) -> AxiomError:
+    reason = " ".join(f"{type(cause).__name__}: {cause}".split()).removesuffix(":")
+    return AxiomError(
+        f"no video of {env_id} can be made, it gives no pictures ({reason}); let it take render_mode='rgb_array' and "
+        "return an array of uint8 [height, width, 3] from render(), or leave the video out"
+    )
+
+
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[Path]:
+    """Give a name beside `path` to write to, which becomes `path` at the end and is removed after an error."""
+    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+    try:
+        yield unfinished
+        with storage_errors("videos", path.parent):
+            os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # earlier videos keep their place
+            path.parent.rmdir()
+        raise
 
 
 def _video_writer() -> Any:

@@ -24,7 +24,7 @@ from rl_training.runtime.size_limits import check_episodes, check_observation_si
 from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.threads import threads_of
 from rl_training.runtime.torch_setup import TorchSetup
-from rl_training.runtime.video import record_episodes
+from rl_training.runtime.video import check_filming, record_episodes
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,8 @@ def evaluate(
         for one in chosen
         if stochastic
     }
+    for one in chosen if video_episodes else ():
+        check_filming(one, seeds[0])
     with TorchSetup(threads=threads_of(sound), deterministic=config.deterministic, device=target):
         episodes, metrics = evaluate_tasks(
             {one: policies[one] for one in chosen}, seeds, suite=suite, generators=generators

@@ -1,0 +1,61 @@
+"""Metrics that callbacks log, kept until the next row is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from typing import Any
+
+from rl_training.errors import AxiomError
+
+LONGEST_NAME = 200
+_OWN_NAMES = ("event", "global_step", "update_count", "steps_per_second", "epsilon", "stage", "gradient_norm")
+_OWN_PREFIXES = ("train_", "eval_", "time_", "loss_", "learning_rate")
+
+
+class LoggedValues:
+    """Values by name, checked when they are given so that the callback at fault is the one that hears of it."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, float] = {}
+        self._names: set[str] = set()  # of all that was ever logged
+
+    def add(self, name: str, value: float, *, taken: Container[str]) -> None:
+        """Keep a value for the next row; refuse names that are in `taken` and not the callbacks' own."""
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+            raise AxiomError(f"event.log: a metric's name is text of 1 to {LONGEST_NAME} characters, not {name!r:.80}")
+        own = name in _OWN_NAMES or name.startswith(_OWN_PREFIXES)
+        if own or (name in taken and name not in self._names):
+            raise AxiomError(f"event.log: {name!r} is a metric of the package itself; choose another name")
+        self._waiting[name] = _number(name, value)
+        self._names.add(name)
+
+    def take_into(self, row: dict[str, Any]) -> None:
+        """Move what waits into a row that is about to be written."""
+        taken = [name for name in self._waiting if name in row]
+        if taken:
+            raise AxiomError(f"event.log: {taken[0]!r} is a metric of the package itself; choose another name")
+        row.update(self._waiting)
+        self._waiting.clear()
+
+    def __bool__(self) -> bool:
+        """Whether something waits for a row."""
+        return bool(self._waiting)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what waits and which names are known; nothing where nothing was ever logged."""
+        return {"waiting": dict(self._waiting), "names": sorted(self._names)} if self._names else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put everything back."""
+        self._waiting = dict(state.get("waiting", {}))
+        self._names = set(state.get("names", ()))
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a finite number, whether it came as one of Python, NumPy or a tensor."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise AxiomError(f"event.log: the value of {name!r} must be a finite number, not {value!r:.80}")
+    return value
