@@ -17,7 +17,7 @@ class ReadOnlyMetrics(dict[str, Any]):
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise ReadOnlyError("event.metrics cannot be changed; event.log(name, value) adds a metric to the next row")
 
-    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
 
 
 class ReadOnlyError(AxiomError, TypeError):
