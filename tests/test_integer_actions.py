@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -35,7 +35,7 @@ class Levels(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), float(action[0] == 2), False, self._left == 0, {}
 
 
-gym.register("Test/Levels-v0", entry_point=Levels)
+gym.register("Test/Levels-v0", entry_point=cast("Any", Levels))
 
 
 @pytest.mark.parametrize(("low", "high", "dtype"), [(-2, 2, np.int8), (0, 255, np.uint8), (0, 1, np.bool_)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -59,7 +59,7 @@ class Renderless(Picture):
 
 
 for environment in (Unseen, Picture, Renderless):
-    gym.register(f"Test/{environment.__name__}-v0", entry_point=environment)
+    gym.register(f"Test/{environment.__name__}-v0", entry_point=cast("Any", environment))
 
 
 def trained(name: str, tmp_path: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -134,7 +134,7 @@ class _Eye(gym.Env[Any, Any]):
 
 
 def test_a_run_says_once_that_it_reads_an_image_as_a_vector(caplog: Any) -> None:
-    gym.register("Test/Eye-v0", entry_point=_Eye)
+    gym.register("Test/Eye-v0", entry_point=cast("Any", _Eye))
     config = tiny_config(Path("runs"), env_id="Test/Eye-v0")
     (task,) = tasks_of(config)
     TaskSetup(task, config, None).make_env(gamma=0.9).close()

@@ -34,8 +34,8 @@ class EpisodeTracker(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        self._length += 1  # before the step, so that an error in it can name it
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._length += 1
         if type(reward) is not float:
             reward = plain_reward(reward, tell=self.tells)
         if terminated is not True and terminated is not False:
