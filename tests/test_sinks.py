@@ -17,8 +17,8 @@ from harness import only_run, tiny_config
 from rl_training.cli import main
 from rl_training.errors import MissingExtraError, RunFailure
 from rl_training.experiment.config_blocks import WandbParams
-from rl_training.install_hint import install_hint
 from rl_training.experiment.runs import read_metadata
+from rl_training.install_hint import install_hint
 from rl_training.runtime.recorder import RunRecorder
 from rl_training.runtime.sinks import JsonLines, TensorBoardSink, WandbSink
 
