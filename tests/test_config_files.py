@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -278,3 +279,44 @@ def test_presets_load_from_a_zipped_package(tmp_path: Path) -> None:
     assert result.stdout.strip() == ("True ['preset base/atari', 'preset base/atari-ppo', 'preset ppo-pong']"), (
         result.stderr
     )
+
+
+def bomb(merge: str) -> str:
+    """Return a few lines in which each mapping merges the one before it fifty times."""
+    lines = ["a: &a {" + ", ".join(f"k{number}: 1" for number in range(50)) + "}"]
+    lines += [
+        f"{b}: &{b} {{<<: {merge.format(','.join([f'*{a}'] * 50))}}}" for a, b in zip("abcdef", "bcdefg", strict=True)
+    ]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: " + "[" * 25_000 + "]" * 25_000, "nested too deeply"),
+        ("a: " + "{b: " * 101 + "1" + "}" * 101, "nested too deeply"),
+        ("- " * 5_000, "nested too deeply"),
+        (bomb("[{}]"), "too large once its aliases"),
+        ("a: &a {<<: *a}", "contains itself"),
+        ("a: 0x" + "f" * 20_000, "more than 400 characters"),
+        ("a: " + ":".join(["1"] * 20_000), "more than 400 characters"),
+        ("a: 0x" + "f" * 33, "more than 128 bits"),
+        ("a: " + "x" * (1 << 20), "characters; at most"),
+        ("a: !!bool maybe", "not valid YAML"),
+    ],
+)
+def test_yaml_that_grows_without_bound_is_refused_in_one_sentence(text: str, words: str, quick: bool) -> None:
+    with pytest.raises(ConfigError, match=words) as raised:
+        parse_yaml(text, "x.yaml", quick=quick)
+    assert len(str(raised.value)) < 200
+
+
+def test_the_deepest_allowed_yaml_is_read() -> None:
+    assert parse_yaml("[" * 100 + "]" * 100, "x") == parse_yaml("[" * 100 + "]" * 100, "x", quick=True) != []
+
+
+def test_a_device_or_a_pipe_is_no_configuration(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for path in (Path("/dev/zero"), tmp_path / "pipe.yaml"):
+        assert failure(path) == f"{path} is not a regular file; name a YAML file"

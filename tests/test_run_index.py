@@ -22,6 +22,7 @@ from rl_training.experiment.runs import CONFIG, METADATA, METRICS
 from rl_training.runtime.workflows import train
 from rl_training.zoo import run_index
 from rl_training.zoo.reporting import build_report
+from rl_training.zoo.run_files import STATUSES
 from rl_training.zoo.run_index import index_runs, read_metric_rows
 
 SCHEMA = Path(run_index.__file__).parents[1] / "experiment" / "metadata.schema.json"
@@ -44,11 +45,11 @@ def test_a_real_run_is_read_as_it_was(tmp_path: Path) -> None:
 
 def test_the_runs_that_these_tests_make_up_keep_to_the_schema(tmp_path: Path) -> None:
     schema = json.loads(SCHEMA.read_text())
-    for number, status in enumerate(run_index.STATUSES):
+    for number, status in enumerate(STATUSES):
         run_dir = fake_run(tmp_path, number, status=status)
         jsonschema.validate(json.loads((run_dir / METADATA).read_text()), schema)
     index = index_runs([tmp_path])
-    assert {run.status for run in index.runs} == set(run_index.STATUSES)
+    assert {run.status for run in index.runs} == set(STATUSES)
     assert [run.status for run in index.runs if run.counts] == ["completed"]
 
 
@@ -79,15 +80,26 @@ def drop_last_rows(run_dir: Path) -> None:
     (run_dir / METRICS).write_text("".join(lines[:-2]))
 
 
-def make_pipe(run_dir: Path) -> None:
-    (run_dir / METADATA).unlink()
-    os.mkfifo(run_dir / METADATA)
+def make_pipe(name: str) -> Callable[[Path], None]:
+    def change(run_dir: Path) -> None:
+        (run_dir / name).unlink()
+        os.mkfifo(run_dir / name)
+
+    return change
+
+
+def link(name: str, target: str) -> Callable[[Path], None]:
+    def change(run_dir: Path) -> None:
+        (run_dir / name).unlink()
+        (run_dir / name).symlink_to(target)
+
+    return change
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "no metadata": (lambda run_dir: (run_dir / METADATA).unlink(), "metadata.json is missing"),
     "empty metadata": (write(METADATA, ""), "metadata.json is empty"),
-    "truncated metadata": (cut(METADATA, -40), "metadata.json is not JSON"),
+    "truncated metadata": (cut(METADATA, -40), "metadata.json is not valid JSON"),
     "foreign metadata": (
         write(METADATA, '{"name": "package"}'),
         "not that of an AxiomRL run: it has no schema_version",
@@ -99,8 +111,34 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "unknown status": (change_metadata(status="paused"), "unknown status 'paused'"),
     "later schema": (change_metadata(schema_version=9), "has schema version 9; this release reads 1"),
     "bytes for metadata": (write(METADATA, b"\xff\xfe{}"), "byte 0 is not text"),
-    "deeply nested metadata": (write(METADATA, '{"a":' * 100_000), "nested too deeply"),
-    "metadata is a pipe": (make_pipe, "metadata.json is not a file"),
+    "deeply nested metadata": (write(METADATA, '{"a":' * 100_000), "nested more than 100 levels deep"),
+    "metadata is a pipe": (make_pipe(METADATA), "metadata.json is not a regular file"),
+    "metadata with an integer of any size": (change_metadata(seed=10**60), "integer of more than 128 bits"),
+    "metadata with a number that is none": (change_metadata(latest_metrics={"a": float("nan")}), "NaN is not a number"),
+    "config is a pipe": (make_pipe(CONFIG), "config.yaml is not a regular file"),
+    "metrics are a pipe": (make_pipe(METRICS), "metrics.jsonl is not a regular file"),
+    "metrics are a device": (link(METRICS, "/dev/zero"), "metrics.jsonl is not a regular file"),
+    "deeply nested config": (write(CONFIG, "a: " + "[" * 25_000 + "]" * 25_000), "nested too deeply"),
+    "config that merges without end": (
+        write(
+            CONFIG,
+            "a: &a {"
+            + ",".join(f"k{number}: 1" for number in range(50))
+            + "}\n"
+            + "".join(
+                f"{b}: &{b} {{<<: [{','.join([f'*{a}'] * 50)}]}}\n" for a, b in zip("abcde", "bcdef", strict=True)
+            ),
+        ),
+        "too large",
+    ),
+    "a name that steers the terminal": (
+        write(CONFIG, 'algo: ppo\nenv_id: CartPole-v1\nname: "a\\e[2J"\n'),
+        "its name is not printable text",
+    ),
+    "a step before the first": (
+        write(METRICS, '{"event": "eval", "global_step": -1}\n'),
+        "line 1: not a row of an AxiomRL run",
+    ),
     "no metrics": (lambda run_dir: (run_dir / METRICS).unlink(), "metrics.jsonl is missing"),
     "empty metrics": (write(METRICS, ""), "metrics.jsonl is empty: no row was logged (status completed)"),
     "truncated row": (cut(METRICS, -9), "metrics.jsonl, line 11 is cut off"),
@@ -196,7 +234,7 @@ def test_only_an_evaluation_of_the_final_policy_is_a_score(tmp_path: Path) -> No
     assert runs[early].evaluations[0].score == 50.0
 
 
-@pytest.mark.parametrize("value", ["true", '"12"', "1" + "0" * 400, "NaN", "Infinity"])
+@pytest.mark.parametrize("value", ["true", '"12"', "1" + "0" * 400, "NaN", "Infinity", "1e308", "-1e308", "1.1e100"])
 def test_a_score_is_a_finite_number(value: str, tmp_path: Path) -> None:
     run_dir = fake_run(tmp_path, 1, 50.0)
     text = (run_dir / METRICS).read_text().replace('"eval_return_mean": 50.0', f'"eval_return_mean": {value}')
@@ -270,3 +308,26 @@ def test_a_report_on_500_runs_takes_no_longer_than_decoding_their_rows(many: Pat
         return time.process_time() - started
 
     assert seconds(lambda: build_report([many])) < seconds(decode)
+
+
+# -- interrupted runs and names --------------------------------------------------------------------
+
+
+def test_the_steps_of_an_interrupted_run_are_those_of_its_last_checkpoint(tmp_path: Path) -> None:
+    for seed, status in enumerate(("interrupted", "failed", "completed")):
+        run_dir = fake_run(tmp_path, seed, status=status)
+        change_metadata(latest_checkpoint="checkpoints/step_54321")(run_dir)
+    change_metadata(latest_checkpoint="checkpoints/step_x")(fake_run(tmp_path, 9, status="interrupted"))
+    runs = index_runs([tmp_path]).runs
+    assert [(run.status, run.steps) for run in runs] == [
+        ("interrupted", 54_321),
+        ("failed", 50_000),
+        ("completed", 100_000),
+        ("interrupted", 50_000),
+    ]
+
+
+def test_a_run_is_labelled_by_the_name_that_the_user_gave(tmp_path: Path) -> None:
+    fake_run(tmp_path, 1, changes={"name": "lr3e-4"})
+    fake_run(tmp_path, 2)
+    assert [run.label for run in index_runs([tmp_path]).runs] == ["lr3e-4", None]

@@ -20,6 +20,7 @@ import typer
 
 from rl_training.envs.sdl import silence_sdl
 from rl_training.errors import AxiomError, ConfigError, RunFailure, StorageError, nearest
+from rl_training.experiment.printing import printable, printable_lines
 
 INTERRUPTED = 130
 
@@ -50,10 +51,10 @@ class Output:
         if self.debug:
             import traceback
 
-            traceback.print_exception(error)
+            print(printable_lines("".join(traceback.format_exception(error))), file=sys.stderr)
         sentences, status = _explain(error)
         for sentence in sentences:
-            print(f"axiomrl: error: {sentence}", file=sys.stderr)
+            print(f"axiomrl: error: {printable_lines(sentence)}", file=sys.stderr)
         if self.json:
             self.show({"error": "\n".join(sentences), "exit_status": status}, ())
         return status
@@ -111,8 +112,11 @@ def run_app(app: typer.Typer, arguments: Sequence[str], *, name: str) -> int:
 
 
 def key_value_lines(record: Mapping[str, Any]) -> list[str]:
-    """Return `key=value` for every entry; nothing stands after the sign where there is no value."""
-    return [f"{key}={'' if value is None else value}" for key, value in record.items()]
+    """Return `key=value` for every entry; nothing stands after the sign where there is no value.
+
+    A value may come from somebody's file, and stays on its line.
+    """
+    return [printable(f"{key}={'' if value is None else value}") for key, value in record.items()]
 
 
 def whole_number(text: str) -> int:
@@ -171,7 +175,7 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno < logging.WARNING else f"axiomrl: {record.levelname.lower()}: "
         with contextlib.suppress(OSError, ValueError):
-            print(f"{level}{record.getMessage()}", file=sys.stderr, flush=True)
+            print(f"{level}{printable_lines(record.getMessage())}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from rl_training.experiment.config import TrainConfig, config_to_dict, validate_
 from rl_training.experiment.fork_rules import ALGORITHM, refusal
 from rl_training.experiment.safe_yaml import parse_yaml
 from rl_training.experiment.short_trials import WARM_UP, scaled_warm_up
+from rl_training.experiment.untrusted import UntrustedFileError, read_text
 from rl_training.experiment.validation import KeyPath
 
 if TYPE_CHECKING:
@@ -176,22 +177,21 @@ class _Location:
 
     def read(self) -> str:
         try:
-            data = self._file().read_bytes()
+            if self.packaged:
+                return _preset_root().joinpath(*self.path.parts).read_text(encoding="utf-8")
+            # A device never ends and a pipe can be read once only, by whoever comes first: both are refused.
+            return read_text(Path(self.path)).removeprefix("\N{BYTE ORDER MARK}")
         except FileNotFoundError:
             raise ConfigError(f"{self.name}: no such file{self._suggestion()}") from None
-        except IsADirectoryError:
-            inside = Path(self.path) / "config.yaml"
-            hint = f"; did you mean `{inside}`?" if inside.is_file() else "; name a YAML file"
-            raise ConfigError(f"{self.name}: is a directory{hint}") from None
-        except OSError as error:
-            raise ConfigError(f"{self.name}: cannot be read ({error.strerror or error})") from None
-        try:
-            return data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{self.name}: byte {error.start} is not UTF-8 text; save it as UTF-8") from None
-
-    def _file(self) -> Traversable:
-        return _preset_root().joinpath(*self.path.parts) if self.packaged else Path(self.path)
+        except UntrustedFileError as error:
+            if Path(self.path).is_dir():
+                inside = Path(self.path) / "config.yaml"
+                hint = f"; did you mean `{inside}`?" if inside.is_file() else "; name a YAML file"
+                raise ConfigError(f"{self.name}: is a directory{hint}") from None
+            if isinstance(error.__cause__, UnicodeDecodeError):
+                start = error.__cause__.start
+                raise ConfigError(f"{self.name}: byte {start} is not UTF-8 text; save it as UTF-8") from None
+            raise ConfigError(f"{error}; name a YAML file") from None
 
     def _suggestion(self) -> str:
         folder = Path(self.path).parent

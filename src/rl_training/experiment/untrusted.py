@@ -44,7 +44,8 @@ def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
         if status.st_size > max_bytes:
             raise UntrustedFileError(f"{path} has {status.st_size:,} bytes; at most {max_bytes:,} are read")
         with open(descriptor, "rb", closefd=False) as file:
-            return file.read(max_bytes).decode("utf-8")
+            # Not `max_bytes`: a read sets aside what it is asked for.
+            return file.read(status.st_size).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UntrustedFileError(f"{path} cannot be read: {error}") from error
     finally:

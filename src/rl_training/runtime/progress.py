@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
+from rl_training.experiment.printing import printable
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 
 logger = logging.getLogger("rl_training")
@@ -70,9 +71,9 @@ class _Progress(Callback):
         if event.step >= event.total_timesteps:
             self.say(f"the run is already complete at step {event.step:,}; --total-timesteps goes on beyond it")
         elif event.step:
-            self.say(f"going on at step {event.step:,} in {event.run_dir}")
+            self.say(f"going on at step {event.step:,} in {printable(str(event.run_dir))}")
         else:
-            self.say(f"training in {event.run_dir}")
+            self.say(f"training in {printable(str(event.run_dir))}")
 
     def on_update_end(self, event: TrainingEvent) -> None:
         """Take note of the step and the training return."""

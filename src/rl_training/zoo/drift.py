@@ -88,7 +88,8 @@ def _severity(key: str, preset: Mapping[str, Any], settings: Mapping[str, Any]) 
     if key in _CRITICAL_KEYS:
         return "critical"
     if key == "eval_episodes":  # more episodes only make the score more precise
-        return "minor" if (settings.get(key) or 0) > (preset.get(key) or 0) else "major"
+        found, wanted = settings.get(key), preset.get(key) or 0
+        return "minor" if isinstance(found, (int, float)) and found > wanted else "major"
     return "minor" if key in _MINOR_KEYS else "major"
 
 

@@ -6,8 +6,6 @@ environment, and training rows are not decoded, so that hundreds of runs take ab
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,16 +14,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rl_training.errors import AxiomError, ConfigError
-from rl_training.experiment.runs import CONFIG, METADATA, METADATA_SCHEMA_VERSION, METRICS, SCORE, SUITE_SCORE
+from rl_training.experiment.env_params import MODES
+from rl_training.experiment.runs import CONFIG, METADATA, METRICS, SCORE, SUITE_SCORE
 from rl_training.experiment.safe_yaml import parse_yaml
+from rl_training.zoo.run_files import (
+    UnreadableError,
+    finite,
+    is_name,
+    read_row,
+    read_run_file,
+    read_run_metadata,
+    row_step,
+)
 
-STATUSES = ("completed", "running", "interrupted", "failed")
+SMALLEST_SCALE = 1e-100
+"""What two references must differ by: a score divided by less may be no number any more."""
 NORMALIZED_MEDIAN = "eval_normalized_median"
 PER_RUN_KEYS = ("seed", "output_dir")
 
 _RUN_NAME = re.compile(r".+__seed\d+__\d{8}T\d{6}Z(-\d+)?")
 # With the lines that continue it: a long path is folded.
 _PER_RUN_LINES = re.compile(rf"^(?:{'|'.join(PER_RUN_KEYS)}): .*\n(?:[ ].*\n|\n)*", flags=re.MULTILINE)
+_CHECKPOINT = re.compile(r"checkpoints/step_([0-9]{1,18})")
 # How the recorder begins a training row. Reports do not need its content; every other row is decoded and checked.
 _TRAINING_ROW = '{"event": "train", "global_step": '
 
@@ -54,7 +64,7 @@ class Task(NamedTuple):
     @property
     def scale(self) -> tuple[float, float] | None:
         """The returns that are 0 and 1 on its scale; None where it has no references."""
-        if self.random is None or self.target is None or self.random == self.target:
+        if self.random is None or self.target is None or abs(self.target - self.random) < SMALLEST_SCALE:
             return None
         return self.random, self.target
 
@@ -74,7 +84,7 @@ class RunRecord:
     config: Mapping[str, Any]
     """The resolved configuration without seed and output directory; runs of the same content share one object."""
     steps: int
-    """Environment steps at the last row of metrics."""
+    """Environment steps at the last row of metrics; of an interrupted run at its last checkpoint."""
     evaluations: tuple[Evaluation, ...]
     metric: str = SCORE
     """What the evaluations' score is called in `metrics.jsonl`."""
@@ -99,6 +109,11 @@ class RunRecord:
     def name(self) -> str:
         """Name of the run directory."""
         return self.path.name
+
+    @property
+    def label(self) -> str | None:
+        """Name that the user gave to the run (`train --name`)."""
+        return self.config.get("name")
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -148,10 +163,6 @@ class RunIndex:
     unreadable: tuple[UnreadableRun, ...]
 
 
-class _Unreadable(Exception):
-    """Why a run directory cannot be read."""
-
-
 def index_runs(paths: Iterable[Path]) -> RunIndex:
     """Read every run directory that is one of `paths` or lies below one."""
     reader = _RunReader()
@@ -168,7 +179,7 @@ def index_runs(paths: Iterable[Path]) -> RunIndex:
             seen.add(identity)
             try:
                 runs.append(reader.read(path))
-            except _Unreadable as error:
+            except UnreadableError as error:
                 unreadable.append(UnreadableRun(path, str(error)))
     return RunIndex(
         tuple(sorted(runs, key=lambda run: str(run.path))), tuple(sorted(unreadable, key=lambda run: str(run.path)))
@@ -179,8 +190,8 @@ def read_metric_rows(run: RunRecord) -> list[dict[str, Any]]:
     """Return all rows of a run's `metrics.jsonl`, for curves of any metric."""
     path = run.path / METRICS
     try:
-        return [_json(line, f"line {number}") for number, line in enumerate(_lines(run.path)[0], start=1)]
-    except _Unreadable as error:
+        return [read_row(line, f"line {number}") for number, line in enumerate(_lines(run.path)[0], start=1)]
+    except UnreadableError as error:
         raise AxiomError(f"{path} cannot be read: {error}") from error
 
 
@@ -203,11 +214,13 @@ class _RunReader:
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def read(self, path: Path) -> RunRecord:
-        metadata = _read_metadata(path)
+        metadata = read_run_metadata(path)
         config = self._read_config(path)
         for key in ("algo", "env_id"):
             if config.get(key) != metadata[key]:
-                raise _Unreadable(f"{CONFIG} is of another run: its {key} is {config.get(key)!r}, not {metadata[key]}")
+                raise UnreadableError(
+                    f"{CONFIG} is of another run: its {key} is {config.get(key)!r:.200}, not {metadata[key]}"
+                )
         steps, rows = _read_metrics(path, metadata)
         tasks = _tasks(config)
         metric = SUITE_SCORE if tasks and all(task.scale for task in tasks) else SCORE
@@ -221,7 +234,7 @@ class _RunReader:
             created_at=metadata["created_at_utc"],
             finished_at=metadata.get("finished_at_utc"),
             config=config,
-            steps=steps,
+            steps=_checkpoint_step(metadata) or steps,
             evaluations=_evaluations(rows, metric),
             metric=metric,
         )
@@ -235,12 +248,12 @@ class _RunReader:
         return replace(run, tasks=tuple(parts))
 
     def _read_config(self, path: Path) -> dict[str, Any]:
-        content = _PER_RUN_LINES.sub("", _text(path, CONFIG))
+        content = _PER_RUN_LINES.sub("", read_run_file(path, CONFIG))
         if content not in self.configs:
             try:
                 config = parse_yaml(content, CONFIG, quick=True)
             except ConfigError as error:
-                raise _Unreadable(str(error)) from None
+                raise UnreadableError(str(error)) from None
             _check_config(config)
             self.configs[content] = {key: value for key, value in config.items() if key not in PER_RUN_KEYS}
         return self.configs[content]
@@ -248,15 +261,21 @@ class _RunReader:
 
 def _check_config(config: Any) -> None:
     if not isinstance(config, dict):
-        raise _Unreadable(f"{CONFIG} does not hold a configuration")
-    tags, preset = config.get("tags"), config.get("preset")
+        raise UnreadableError(f"{CONFIG} does not hold a configuration")
+    tags, preset, name = config.get("tags"), config.get("preset"), config.get("name")
     if not (tags is None or (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags))):
-        raise _Unreadable(f"{CONFIG} does not hold a configuration: its tags are not a list of texts")
-    if not (preset is None or _is_name(preset)):
-        raise _Unreadable(f"{CONFIG} does not hold a configuration: its preset is not a name")
+        raise UnreadableError(f"{CONFIG} does not hold a configuration: its tags are not a list of texts")
+    if not (preset is None or is_name(preset)):
+        raise UnreadableError(f"{CONFIG} does not hold a configuration: its preset is not a name")
+    if not (name is None or is_name(name)):
+        raise UnreadableError(f"{CONFIG} does not hold a configuration: its name is not printable text")
+    env_kwargs = config.get("env_kwargs")
+    blocks = [env_kwargs, *(env_kwargs.get(mode) for mode in MODES if isinstance(env_kwargs, dict))]
+    if not all(block is None or isinstance(block, dict) for block in blocks):
+        raise UnreadableError(f"{CONFIG} does not hold a configuration: its env_kwargs are no mapping")
     names = [task.name for task in _tasks(config)]
-    if not all(map(_is_name, names)) or len(set(names)) < len(names):
-        raise _Unreadable(f"{CONFIG} does not hold a configuration: its tasks are not told apart by names")
+    if not all(map(is_name, names)) or len(set(names)) < len(names):
+        raise UnreadableError(f"{CONFIG} does not hold a configuration: its tasks are not told apart by names")
 
 
 def _tasks(config: Mapping[str, Any]) -> tuple[Task, ...]:
@@ -275,47 +294,12 @@ def _tasks(config: Mapping[str, Any]) -> tuple[Task, ...]:
     )
 
 
-_METADATA_TYPES: dict[str, type | tuple[type, ...]] = {
-    "algo": str,
-    "env_id": str,
-    "seed": int,
-    "status": str,
-    "error": (str, type(None)),
-    "created_at_utc": str,
-    "finished_at_utc": (str, type(None)),
-    "latest_metrics": dict,
-}
-
-
-def _read_metadata(path: Path) -> dict[str, Any]:
-    metadata = _json(_text(path, METADATA), METADATA)
-    version = metadata.get("schema_version")
-    if version is None:
-        raise _Unreadable(f"{METADATA} is not that of an AxiomRL run: it has no schema_version")
-    if version != METADATA_SCHEMA_VERSION:
-        raise _Unreadable(f"{METADATA} has schema version {version!r}; this release reads {METADATA_SCHEMA_VERSION}")
-    for key, kind in _METADATA_TYPES.items():
-        if not isinstance(metadata.get(key), kind) or isinstance(metadata[key], bool):
-            raise _Unreadable(f"{METADATA} is not that of an AxiomRL run: its {key} is {metadata.get(key)!r}")
-    for key in ("algo", "env_id"):
-        if not _is_name(metadata[key]):
-            raise _Unreadable(f"{METADATA} is not that of an AxiomRL run: its {key} is {metadata[key]!r}")
-    if metadata["status"] not in STATUSES:
-        raise _Unreadable(f"{METADATA} has the unknown status {metadata['status']!r}")
-    return metadata
-
-
-def _is_name(value: Any) -> bool:
-    """Return whether a value may stand in names of entries, in sentences and on terminals."""
-    return isinstance(value, str) and value != "" and value.isprintable()
-
-
 def _read_metrics(path: Path, metadata: Mapping[str, Any]) -> tuple[int, list[dict[str, Any]]]:
     """Return the last row's step and the rows of evaluations."""
     lines, complete = _lines(path)
     if not lines:
         error = f", {metadata['error']}" if metadata["error"] else ""
-        raise _Unreadable(f"{METRICS} is empty: no row was logged (status {metadata['status']}{error})")
+        raise UnreadableError(f"{METRICS} is empty: no row was logged (status {metadata['status']}{error})")
     evaluations = []
     steps = 0
     for number, line in enumerate(lines, start=1):
@@ -323,17 +307,22 @@ def _read_metrics(path: Path, metadata: Mapping[str, Any]) -> tuple[int, list[di
         if line.startswith(_TRAINING_ROW) and line.endswith("}") and not last:
             continue
         place = f"{METRICS}, line {number}"
-        row = _json(line, place, cut_off=last and not complete)
-        step = row.get("global_step")
-        if not isinstance(step, int) or isinstance(step, bool) or row.get("event") not in ("train", "eval"):
-            raise _Unreadable(f"{place}: not a row of an AxiomRL run: it lacks event or global_step")
-        steps = step
+        row = read_row(line, place, cut_off=last and not complete)
+        steps = row_step(row, place)
         if row["event"] == "eval":
             evaluations.append(row)
     reached = metadata["latest_metrics"].get("global_step")
     if metadata["status"] == "completed" and isinstance(reached, int) and steps < reached:
-        raise _Unreadable(f"{METRICS} is cut off: it ends at step {steps}, and the run had reached step {reached}")
+        raise UnreadableError(f"{METRICS} is cut off: it ends at step {steps}, and the run had reached step {reached}")
     return steps, evaluations
+
+
+def _checkpoint_step(metadata: Mapping[str, Any]) -> int | None:
+    """Return the step that an interrupted run goes on from: it was saved after its last row of metrics."""
+    if metadata["status"] != "interrupted":
+        return None
+    found = _CHECKPOINT.fullmatch(str(metadata.get("latest_checkpoint")))
+    return None if found is None else int(found[1])
 
 
 def _evaluations(rows: Iterable[Mapping[str, Any]], metric: str) -> tuple[Evaluation, ...]:
@@ -350,43 +339,5 @@ def _evaluations(rows: Iterable[Mapping[str, Any]], metric: str) -> tuple[Evalua
 
 def _lines(path: Path) -> tuple[list[str], bool]:
     """Return the rows of `metrics.jsonl` as text, and whether the last one is complete."""
-    text = _text(path, METRICS, may_be_empty=True)
+    text = read_run_file(path, METRICS, may_be_empty=True)
     return text.removesuffix("\n").split("\n") if text else [], text.endswith("\n")
-
-
-def _text(path: Path, name: str, *, may_be_empty: bool = False) -> str:
-    file = path / name
-    try:
-        if not file.is_file():  # a pipe or a device would block the report
-            raise _Unreadable(f"{name} is not a file" if file.exists() else f"{name} is missing")
-        text = file.read_bytes().decode()
-    except OSError as error:
-        raise _Unreadable(f"{name} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise _Unreadable(f"{name} is damaged: byte {error.start} is not text") from None
-    if not text and not may_be_empty:
-        raise _Unreadable(f"{name} is empty")
-    if "\0" in text:
-        raise _Unreadable(f"{name} is damaged: it holds zero bytes")
-    return text
-
-
-def _json(text: str, place: str, *, cut_off: bool = False) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-        raise _Unreadable(f"{place} is cut off" if cut_off else f"{place} is not JSON: {reason}") from None
-    if not isinstance(value, dict):
-        raise _Unreadable(f"{place} does not hold an object")
-    return value
-
-
-def finite(value: Any) -> float | None:
-    """Return a number of a row as a float, None where it is no finite number."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # JSON knows integers beyond every float
-        return None

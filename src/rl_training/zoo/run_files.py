@@ -1,0 +1,123 @@
+"""Read the files of a run directory that somebody else may have made, each fault as a reason in few words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_training.experiment.runs import METADATA, METADATA_SCHEMA_VERSION
+from rl_training.experiment.untrusted import MAX_INTEGER, UntrustedFileError, parse_json, read_text
+
+STATUSES = ("completed", "running", "interrupted", "failed")
+LARGEST_VALUE = 1e100
+"""What no metric reaches; means, squares and differences of smaller numbers are finite."""
+_LONGEST_NAME = 200  # characters
+
+_METADATA_TYPES: dict[str, type | tuple[type, ...]] = {
+    "algo": str,
+    "env_id": str,
+    "seed": int,
+    "status": str,
+    "error": (str, type(None)),
+    "created_at_utc": str,
+    "finished_at_utc": (str, type(None)),
+    "latest_metrics": dict,
+}
+
+
+class UnreadableError(Exception):
+    """Why a run directory cannot be read."""
+
+
+def read_run_file(run_dir: Path, name: str, *, may_be_empty: bool = False) -> str:
+    """Return the text of one of a run's files."""
+    try:
+        text = read_text(run_dir / name)  # a pipe or a device would block the report
+    except FileNotFoundError:
+        raise UnreadableError(f"{name} is missing") from None
+    except UntrustedFileError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise UnreadableError(f"{name} is damaged: byte {error.__cause__.start} is not text") from None
+        raise UnreadableError(str(error).replace(str(run_dir / name), name)) from None
+    if not text and not may_be_empty:
+        raise UnreadableError(f"{name} is empty")
+    if "\0" in text:
+        raise UnreadableError(f"{name} is damaged: it holds zero bytes")
+    return text
+
+
+def read_run_metadata(run_dir: Path) -> dict[str, Any]:
+    """Return the part of a run's metadata that reports use, checked."""
+    try:
+        metadata = _object(parse_json(read_run_file(run_dir, METADATA), METADATA), METADATA)
+    except UntrustedFileError as error:
+        raise UnreadableError(str(error)) from None
+    version = metadata.get("schema_version")
+    if version is None:
+        raise UnreadableError(f"{METADATA} is not that of an AxiomRL run: it has no schema_version")
+    if version != METADATA_SCHEMA_VERSION:
+        raise UnreadableError(
+            f"{METADATA} has schema version {_short(version)}; this release reads {METADATA_SCHEMA_VERSION}"
+        )
+    for key, kind in _METADATA_TYPES.items():
+        value = metadata.setdefault(key, None)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise _foreign(key, value)
+    for key in ("algo", "env_id"):
+        if not is_name(metadata[key]):
+            raise _foreign(key, metadata[key])
+    if metadata["status"] not in STATUSES:
+        raise UnreadableError(f"{METADATA} has the unknown status {_short(metadata['status'])}")
+    return metadata
+
+
+def read_row(line: str, place: str, *, cut_off: bool = False) -> dict[str, Any]:
+    """Return one row of metrics; `cut_off` says that the line may be incomplete."""
+    try:
+        # Not by `parse_json`: a number that is not finite costs its own value, never the run.
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a number too long"
+        raise UnreadableError(f"{place} is cut off" if cut_off else f"{place} is not JSON: {reason}") from None
+    return _object(value, place)
+
+
+def row_step(row: Mapping[str, Any], place: str) -> int:
+    """Return the step of a row of metrics, and refuse a row that is none."""
+    step = row.get("global_step")
+    known = isinstance(step, int) and not isinstance(step, bool) and 0 <= step < MAX_INTEGER
+    if not known or row.get("event") not in ("train", "eval"):
+        raise UnreadableError(f"{place}: not a row of an AxiomRL run: it lacks event or global_step")
+    number: int = row["global_step"]
+    return number
+
+
+def finite(value: Any) -> float | None:
+    """Return a number of a row as a float, None where it is no finite number of a size that a metric can have."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    # JSON knows integers beyond every float, and comparing them converts nothing.
+    return float(value) if -LARGEST_VALUE <= value <= LARGEST_VALUE else None
+
+
+def is_name(value: Any) -> bool:
+    """Return whether a value may stand in names of entries, in sentences and on terminals."""
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
+
+
+def _object(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{place} does not hold an object")
+    return value
+
+
+def _foreign(key: str, value: Any) -> UnreadableError:
+    return UnreadableError(f"{METADATA} is not that of an AxiomRL run: its {key} is {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    """Return a value as a reason shows it."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}..."
