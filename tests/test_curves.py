@@ -16,7 +16,7 @@ from report_samples import write_curve
 from rl_training.errors import AxiomError
 from rl_training.experiment.runs import METRICS
 from rl_training.experiment.statistics import bootstrap_interval, interquartile_band
-from rl_training.zoo.curves import MOST_POINTS, Axis, Curve, Metric, learning_curve, read_histories
+from rl_training.zoo.curves import MOST_POINTS, Axis, Curve, Line, learning_curve, read_histories, shorter_ranges
 from rl_training.zoo.reporting import build_report
 
 
@@ -28,7 +28,7 @@ def seed_run(root: Path, seed: int, evaluations: Mapping[int, float | None], **s
     return run_dir
 
 
-def curve_of(root: Path, metric: Metric = "eval_return_mean", axis: Axis = "steps") -> Curve:
+def curve_of(root: Path, metric: str = "eval_return_mean", axis: Axis = "steps") -> Curve:
     (place,) = build_report([root]).standings
     return learning_curve(place.entry, read_histories([place.entry]), metric, axis)
 
@@ -44,6 +44,29 @@ def test_seeds_evaluated_at_different_steps_are_interpolated_at_the_points_of_al
     # From 40 on, where both have a value: (20 + 100) / 2, (40 + 120) / 2, (80 + 160) / 2.
     assert curve.x.tolist() == [40, 60, 100]
     assert curve.y.tolist() == [60, 80, 120]
+
+
+def test_a_curve_starts_at_the_evaluation_before_training(tmp_path: Path) -> None:
+    for seed, first in enumerate((20.0, 22.0), start=1):
+        write_curve(fake_run(tmp_path, seed), {0: first, 50: 30.0, 100: 40.0}, training={50: 1.0, 100: 2.0})
+    for axis in ("steps", "time"):
+        curve = curve_of(tmp_path, axis=axis)
+        assert (curve.x[0], curve.y[0]) == (0.0, 21.0)
+
+
+def test_a_curve_is_cut_where_a_shorter_chart_ends() -> None:
+    x = np.array([0.0, 10.0, 20.0])
+    curve = Curve("a", 3, x, x + 1, x, x + 2, (Line(x + 15, x), Line(x, x)))
+    cut = curve.until(15.0)
+    assert (cut.x.tolist(), cut.y.tolist()) == ([0, 10, 15], [1, 11, 16])
+    assert cut.low is not None
+    assert cut.high is not None
+    assert (cut.low.tolist(), cut.high.tolist()) == ([0, 10, 15], [2, 12, 17])
+    assert [line.x.tolist() for line in cut.unfinished] == [[15], [0, 10, 15]]
+    assert curve.until(20.0).x is x
+    short = Curve("b", 1, x / 10, x)
+    assert shorter_ranges([curve, short]) == [2.0]
+    assert shorter_ranges([short]) == shorter_ranges([]) == []
 
 
 def test_below_three_seeds_there_is_no_interval(tmp_path: Path) -> None:

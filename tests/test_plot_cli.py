@@ -95,7 +95,8 @@ def test_a_missing_matplotlib_is_named_with_the_repair(
         (["--output", "curves.gif"], "--output curves.gif: a picture is a file that ends in .png, .svg, .pdf"),
         (["--output", "nowhere/curves.png"], "cannot be written (No such file or directory); name another"),
         (["--output", "a.png", "--algo", "rainbow"], "there is nothing to draw: no run that was chosen has logged"),
-        (["--output", "a.png", "--metric", "loss"], "'loss' is not one of 'eval_return_mean', 'train_return_mean'"),
+        (["--output", "a.png", "--metric", "eval_retrun"], "has logged eval_retrun; did you mean `eval_return_mean`"),
+        (["--output", "a.png", "--metric", "zz"], "has logged zz; there are eval_episodes, eval_return_mean"),
         ([], "Missing option '--output'"),
     ],
 )
@@ -108,6 +109,28 @@ def test_mistakes_are_answered_by_a_sentence(
     error = capsys.readouterr().err
     assert sentence in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("metric", ["loss_policy", "steps_per_second", "eval_length_mean", "time_eval"])
+def test_any_metric_of_the_rows_can_be_drawn(metric: str, tmp_path: Path, capsys: Capture) -> None:
+    fake_run(tmp_path / "runs", 1, rows=20)
+    assert main(["plot", str(tmp_path / "runs"), "--metric", metric, "--output", str(tmp_path / "a.svg")]) == 0
+    assert "entries=1" in capsys.readouterr().out
+    assert f"<!-- {metric} -->" in (tmp_path / "a.svg").read_text()
+
+
+def test_a_metric_that_nobody_logged_is_answered_by_the_nearest(tmp_path: Path, capsys: Capture) -> None:
+    fake_run(tmp_path, 1, rows=20)
+    assert main(["plot", str(tmp_path), "--metric", "loss_polcy", "--output", str(tmp_path / "a.svg")]) == 2
+    assert "has logged loss_polcy; did you mean `loss_policy`" in capsys.readouterr().err
+
+
+def test_legends_name_what_differs_in_lines_that_fit(tmp_path: Path) -> None:
+    for number in range(2):
+        changes = {f"algo_kwargs.{key}": number + 2 for key in ("num_steps", "num_epochs", "gae_lambda")}
+        write_curve(fake_run(tmp_path / str(number), 1, changes=changes), {50: 1.0, 100: 2.0})
+    assert main(["plot", str(tmp_path), "--output", str(tmp_path / "a.svg")]) == 0
+    assert "<!-- gae_lambda 2, num_epochs 2, num_steps 2 (1 seed) -->" in (tmp_path / "a.svg").read_text()
 
 
 def test_the_zoo_draws_too(runs: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from rl_training.cli_output import Output, key_value_lines
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rl_training.zoo.comparison import Scored
+    from rl_training.zoo.entries import Entry
     from rl_training.zoo.reporting import Filters, Report
 
 logger = logging.getLogger("rl_training")
@@ -58,7 +58,7 @@ class RunChoice:
         """Return the filters."""
         from rl_training.zoo.manifests import check_suites
         from rl_training.zoo.reporting import Filters
-        from rl_training.zoo.run_index import STATUSES
+        from rl_training.zoo.run_files import STATUSES
 
         check_suites(self.suite or ())
         for status in self.status or ():
@@ -189,7 +189,13 @@ def leaderboard(
 
 
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="An entry's name, or a directory with the runs of one entry.")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="An entry, by its name or by a name or tag of its runs; or a directory with the runs of one.",
+        ),
+    ],
     b: Annotated[str, typer.Argument(metavar="B", help="What A is compared with.")],
     choice: RunChoice,
     output: Output,
@@ -206,13 +212,17 @@ def compare(
     """Say whether A is better than B, with the evidence."""
     if min_probability is not None and not 0 <= min_probability <= 1:
         raise ConfigError(f"--min-probability: must lie between 0 and 1, got {min_probability}")
+    from rl_training.zoo.comparison import Scored
     from rl_training.zoo.comparison import compare as compare_scores
+    from rl_training.zoo.labels import entry_labels
 
-    comparison = compare_scores(_side(a, choice), _side(b, choice))
+    sides = [_side(text, choice) for text in (a, b)]
+    comparison = compare_scores(*map(Scored.of, sides))
     reasons = comparison.regressions if fail_on_regression else []
     if min_probability is not None and comparison.probability < min_probability:
         reasons.append(f"the probability of improvement {comparison.probability:.3f} is below {min_probability:g}")
-    record = comparison.as_record()
+    labels = dict(zip(("label_a", "label_b"), entry_labels(sides), strict=True))
+    record = {**comparison.as_record(), **labels}
     output.show({**record, "gates": reasons}, key_value_lines(_with_words(record)))
     return _gate_result(reasons)
 
@@ -227,7 +237,7 @@ def plot(
         Literal["steps", "time"], typer.Option("--x", help="Over environment steps or over training time.")
     ] = "steps",
     metric: Annotated[
-        Literal["eval_return_mean", "train_return_mean"], typer.Option("--metric", help="What the curves show.")
+        str, typer.Option("--metric", metavar="NAME", help="What the curves show: any metric in `metrics.jsonl`.")
     ] = "eval_return_mean",
     paths: Paths = None,
 ) -> int:
@@ -256,9 +266,8 @@ def _gate_result(reasons: list[str]) -> int:
     return GATE_FIRED if reasons else 0
 
 
-def _side(text: str, choice: RunChoice) -> Scored:
-    """Return the scores of an entry by name, or of the one entry whose runs a directory holds."""
-    from rl_training.zoo.comparison import Scored
+def _side(text: str, choice: RunChoice) -> Entry:
+    """Return the entry of a name or tag, or the one entry whose runs a directory holds, which is called like it."""
     from rl_training.zoo.entries import find_entry, group_runs
     from rl_training.zoo.run_index import index_runs
 
@@ -267,11 +276,11 @@ def _side(text: str, choice: RunChoice) -> Scored:
     index = index_runs([path] if path.is_dir() else choice.paths())
     entries = filters.select_entries(group_runs(filters.select_runs(index.runs)))
     if not path.is_dir():
-        return Scored.of(find_entry(entries, text))
+        return find_entry(entries, text)
     if len(entries) != 1:
         names = ", ".join(f"`{entry.name}`" for entry in entries) or "no runs"
         raise ConfigError(f"{text} holds {names}, and one entry is needed; narrow it by --env, --algo or --preset")
-    return Scored.of(entries[0])._replace(name=text)
+    return replace(entries[0], name=text)
 
 
 def _with_words(record: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +15,26 @@ from rl_training.experiment.runs import SCORE, SUITE_SCORE
 from rl_training.experiment.statistics import interquartile_band, interquartile_mean
 from rl_training.zoo.entries import Entry
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
-from rl_training.zoo.run_index import RunRecord, finite, read_metric_rows
+from rl_training.zoo.run_files import finite
+from rl_training.zoo.run_index import RunRecord, read_metric_rows
 
-Metric: TypeAlias = Literal["eval_return_mean", "train_return_mean"]
 Axis: TypeAlias = Literal["steps", "time"]
-METRIC_LABELS: Mapping[Metric, str] = {
-    "eval_return_mean": "evaluation return",
+METRIC_LABELS: Mapping[str, str] = {
+    SCORE: "evaluation return",
     "train_return_mean": "training return",
 }
 MOST_POINTS = 100
 """Of one curve; more cannot be told apart."""
+_POINTS_OF_FURTHER_METRICS = 40  # they are drawn small, and there are many
+_CRUSHED = 8  # how many times longer than a curve a chart is, for the curve to get one of its own length
 
-_EVENT_OF: Mapping[Metric, str] = {"eval_return_mean": "eval", "train_return_mean": "train"}
 
-
-def metric_label(entry: Entry, metric: Metric) -> str:
+def metric_label(entry: Entry, metric: str) -> str:
     """Return what a metric is on the board of an entry; suites are scored by the normalised mean of their tasks."""
-    return "normalised mean" if _row_key(entry, metric) == SUITE_SCORE else METRIC_LABELS[metric]
+    return "normalised mean" if _row_key(entry, metric) == SUITE_SCORE else METRIC_LABELS.get(metric, metric)
 
 
-def _row_key(scored: Entry | RunRecord, metric: Metric) -> str:
+def _row_key(scored: Entry | RunRecord, metric: str) -> str:
     """Return what a metric is called in the rows of a run, which hold those of every task."""
     if metric == SCORE:
         return scored.metric
@@ -73,6 +74,13 @@ class Curve:
         """The last x of everything that is drawn."""
         return max(float(x[-1]) for x in (self.x, *(line.x for line in self.unfinished)) if x.size)
 
+    def until(self, end: float) -> Curve:
+        """Return the part of the curve up to `end`, where it is interpolated."""
+        bands = [None if edge is None else _cut(Line(self.x, edge), end).y for edge in (self.low, self.high)]
+        unfinished = (_cut(line, end) for line in self.unfinished)
+        kept = tuple(line for line in unfinished if line.x.size)
+        return Curve(self.name, self.seeds, *_cut(Line(self.x, self.y), end), *bands, unfinished=kept)
+
 
 class _Point(NamedTuple):
     step: float
@@ -89,8 +97,12 @@ class Histories:
     """By run and by the metric's name in its rows."""
     problems: tuple[str, ...]
     """Sentences about runs whose rows are damaged; they have no points."""
+    further: Mapping[Path, Mapping[str, Line]]
+    """By run: every number of its training rows over steps, at few points; empty unless asked for."""
+    names: frozenset[str]
+    """What the metrics of all rows are called."""
 
-    def line(self, run: RunRecord, metric: Metric, axis: Axis) -> Line:
+    def line(self, run: RunRecord, metric: str, axis: Axis) -> Line:
         """Return one run's line; where points share an x the last one counts."""
         points = self.points.get(run.path, {}).get(_row_key(run, metric), ())
         if axis == "steps":
@@ -101,25 +113,34 @@ class Histories:
         return Line(np.array([x for x, _ in ordered]), np.array([y for _, y in ordered]))
 
 
-def read_histories(entries: Iterable[Entry]) -> Histories:
-    """Read the metric rows of every run that a curve may show."""
-    wanted: dict[Path, tuple[RunRecord, dict[str, str]]] = {}  # with the event of each key; a run is on many boards
+def read_histories(
+    entries: Iterable[Entry], metrics: Iterable[str] = tuple(METRIC_LABELS), *, further: bool = False
+) -> Histories:
+    """Read the metric rows of every run that a curve may show; `further` keeps every number of training rows too."""
+    wanted: dict[Path, tuple[RunRecord, dict[str, None]]] = {}  # with its keys in order; a run is on many boards
     for entry in entries:
         for run in (*_finished(entry).values(), *_unfinished(entry)):
-            events = wanted.setdefault(run.path, (run, {}))[1]
-            events.update({_row_key(run, metric): event for metric, event in _EVENT_OF.items()})
+            keys = wanted.setdefault(run.path, (run, {}))[1]
+            keys.update(dict.fromkeys(_row_key(run, metric) for metric in metrics))
     points: dict[Path, Mapping[str, Sequence[_Point]]] = {}
+    others: dict[Path, Mapping[str, Line]] = {}
+    names: set[str] = set()
     problems = []
-    for path, (run, events) in wanted.items():
+    for path, (run, keys) in wanted.items():
         try:
-            points[path] = _points(read_metric_rows(run), events)
+            rows = read_metric_rows(run)
+            points[path] = _points(rows, keys)
         except AxiomError as error:
             problems.append(f"{run.name} has no curve: {error}")
-    return Histories(points, tuple(sorted(problems)))
+            continue
+        names.update(*rows)
+        if further:
+            others[path] = _further_lines(rows)
+    return Histories(points, tuple(sorted(problems)), others, frozenset(names))
 
 
-def learning_curve(entry: Entry, histories: Histories, metric: Metric, axis: Axis) -> Curve:
-    """Return the curve of an entry over environment steps or over training time.
+def learning_curve(entry: Entry, histories: Histories, metric: str, axis: Axis, *, label: str | None = None) -> Curve:
+    """Return the curve of an entry over environment steps or over training time; it is called `label`.
 
     The points are those at which any seed has a value, from where every seed has one; seeds are interpolated between
     their own points. A completed run keeps its last value, as its policy is still there to be used.
@@ -127,18 +148,41 @@ def learning_curve(entry: Entry, histories: Histories, metric: Metric, axis: Axi
     chosen = entry.by_seed if metric == SCORE else _finished(entry)
     lines = [line for run in chosen.values() if (line := histories.line(run, metric, axis)).x.size]
     unfinished = (histories.line(run, metric, axis) for run in _unfinished(entry))
-    return curve_over_seeds(entry.name, lines, tuple(_thinned(line) for line in unfinished if line.x.size))
+    dotted = tuple(_thinned(line) for line in unfinished if line.x.size)
+    return curve_over_seeds(label or entry.name, lines, dotted)
 
 
-def curve_over_seeds(name: str, lines: Sequence[Line], unfinished: tuple[Line, ...] = ()) -> Curve:
-    """Return the curve of one line per seed, none of them empty."""
+def further_curve(entry: Entry, histories: Histories, metric: str, label: str) -> Curve:
+    """Return the curve of any number in an entry's training rows, over steps and without a band."""
+    finished, unfinished = (
+        [line for run in runs if (line := histories.further.get(run.path, {}).get(metric)) is not None]
+        for runs in (_finished(entry).values(), _unfinished(entry))
+    )
+    return curve_over_seeds(label, finished, tuple(unfinished), most=_POINTS_OF_FURTHER_METRICS, banded=False)
+
+
+def shorter_ranges(curves: Sequence[Curve]) -> list[float]:
+    """Return where charts of their own should end, for curves that a chart of all would crush; two at most."""
+    ends = sorted({curve.end for curve in curves if not curve.empty})
+    return [end for end, longer in itertools.pairwise(ends) if 0 < end * _CRUSHED < longer][:2]
+
+
+def curve_over_seeds(
+    name: str,
+    lines: Sequence[Line],
+    unfinished: tuple[Line, ...] = (),
+    *,
+    most: int = MOST_POINTS,
+    banded: bool = True,
+) -> Curve:
+    """Return the curve of one line per seed, none of them empty, with at most `most` points."""
     if not lines:
         return Curve(name, 0, np.array([]), np.array([]), unfinished=unfinished)
     grid = np.unique(np.concatenate([line.x for line in lines]))
-    grid = _spread(grid[grid >= max(line.x[0] for line in lines)])
+    grid = _spread(grid[grid >= max(line.x[0] for line in lines)], most)
     values = np.stack([np.interp(grid, line.x, line.y) for line in lines])  # [seeds, points]
     middle = np.array([interquartile_mean(point) for point in values.T])
-    low, high = interquartile_band(values) if len(lines) >= SEEDS_FOR_INTERVAL else (None, None)
+    low, high = interquartile_band(values) if banded and len(lines) >= SEEDS_FOR_INTERVAL else (None, None)
     return Curve(name, len(lines), grid, middle, low, high, unfinished)
 
 
@@ -158,8 +202,8 @@ def _oldest_first(runs: Sequence[RunRecord]) -> list[RunRecord]:
     return sorted(runs, key=lambda run: (run.created_at, str(run.path)))
 
 
-def _points(rows: Sequence[Mapping[str, Any]], events: Mapping[str, str]) -> dict[str, list[_Point]]:
-    values: dict[str, dict[float, float]] = {key: {} for key in events}
+def _points(rows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> dict[str, list[_Point]]:
+    by_event: dict[str, dict[str, dict[float, float]]] = {key: {"train": {}, "eval": {}} for key in keys}
     clock = [(0.0, 0.0)]
     for number, row in enumerate(rows, start=1):
         step = finite(row.get("global_step"))
@@ -168,9 +212,9 @@ def _points(rows: Sequence[Mapping[str, Any]], events: Mapping[str, str]) -> dic
         seconds = _training_seconds(row)
         if seconds is not None:
             clock.append((step, seconds))
-        for key, event in events.items():
-            if row.get("event") == event and (value := finite(row.get(key))) is not None:
-                values[key][step] = value
+        for key, values in by_event.items():
+            if row.get("event") in ("train", "eval") and (value := finite(row.get(key))) is not None:
+                values[row["event"]][step] = value
     # Evaluations do not say how long training took until then: that lies between the training rows around them.
     steps, times = zip(*clock, strict=True)
     timed = len(clock) > 1
@@ -179,8 +223,22 @@ def _points(rows: Sequence[Mapping[str, Any]], events: Mapping[str, str]) -> dic
             _Point(step, seconds if timed else None, value)
             for (step, value), seconds in zip(found.items(), np.interp(list(found), steps, times).tolist(), strict=True)
         ]
-        for key, found in values.items()
+        for key, values in by_event.items()
+        # A few are in both kinds of row, such as times, and are the training's.
+        for found in [values["eval"] if key.startswith("eval_") or not values["train"] else values["train"]]
     }
+
+
+def _further_lines(rows: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
+    training = [row for row in rows if row.get("event") == "train" and finite(row.get("global_step")) is not None]
+    kept = [training[number] for number in _spread(np.arange(len(training)), _POINTS_OF_FURTHER_METRICS)]
+    found: dict[str, dict[float, float]] = {}
+    for row in kept:
+        for key, number in row.items():
+            if (value := finite(number)) is not None:
+                found.setdefault(key, {})[float(row["global_step"])] = value
+    ordered = {key: sorted(values.items()) for key, values in found.items()}
+    return {key: Line(*np.array(points).T) for key, points in ordered.items()}
 
 
 def _training_seconds(row: Mapping[str, Any]) -> float | None:
@@ -188,12 +246,23 @@ def _training_seconds(row: Mapping[str, Any]) -> float | None:
     return None if collecting is None or learning is None else collecting + learning
 
 
+def _cut(line: Line, end: float) -> Line:
+    """Return the part of a line up to an x."""
+    inside = line.x <= end
+    if inside.all():
+        return line
+    x, y = line.x[inside], line.y[inside]
+    if not x.size or x[-1] == end:
+        return Line(x, y)
+    return Line(np.append(x, end), np.append(y, np.interp(end, line.x, line.y)))
+
+
 def _thinned(line: Line) -> Line:
     kept = _spread(np.arange(line.x.size))
     return Line(line.x[kept], line.y[kept])
 
 
-def _spread(values: np.ndarray) -> np.ndarray:
-    """Return at most `MOST_POINTS` of some values, evenly chosen, the first and the last among them."""
-    chosen = np.linspace(0, values.size - 1, min(values.size, MOST_POINTS)).round().astype(int)
+def _spread(values: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
+    """Return at most `most` of some values, evenly chosen, the first and the last among them."""
+    chosen = np.linspace(0, values.size - 1, min(values.size, most)).round().astype(int)
     return values[chosen]

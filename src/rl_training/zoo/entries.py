@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.runs import sanitize
 from rl_training.zoo.preset_lock import locked_presets
-from rl_training.zoo.run_index import STATUSES, RunRecord, Task
+from rl_training.zoo.run_files import STATUSES
+from rl_training.zoo.run_index import RunRecord, Task
 
 # Keys that say where and how a run is carried out, or what it is called, but not what is learned.
 CARRIED_OUT_BY = frozenset(
@@ -73,6 +74,24 @@ class Entry:
     def task(self) -> Task | None:
         """The task of a suite that its scores are of."""
         return self.runs[0].task
+
+    @property
+    def label(self) -> str | None:
+        """The name that the user gave to all of its runs; None where they have none or several."""
+        names = {run.label for run in self.runs}
+        return names.pop() if len(names) == 1 else None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that all of its runs have."""
+        first, *others = (run.tags for run in self.runs)
+        return tuple(tag for tag in dict.fromkeys(first) if all(tag in tags for tags in others))
+
+    def named(self, wanted: str) -> Entry | None:
+        """Return the entry with only those runs that the user gave this name, or else this tag; None without any."""
+        by_name = [run for run in self.runs if run.label == wanted]
+        chosen = by_name or [run for run in self.runs if wanted in run.tags]
+        return replace(self, name=wanted, runs=tuple(chosen)) if chosen else None
 
     @cached_property
     def tasks(self) -> tuple[Entry, ...]:
@@ -156,23 +175,32 @@ def fingerprint(content: Any) -> str:
 
 
 def find_entry(entries: Sequence[Entry], wanted: str) -> Entry:
-    """Return the entry with this name, fingerprint, preset or algorithm, or with a name that begins so."""
-    tests = (
-        lambda entry: entry.name == wanted,
-        lambda entry: entry.fingerprint == wanted,
-        lambda entry: wanted in (entry.preset, entry.algo),
-        lambda entry: entry.name.startswith(wanted),
+    """Return the entry that is meant: by its name or fingerprint, by a name or tag of its runs, by its preset or
+    algorithm, or by how its name begins; in this order.
+
+    By a name or tag of runs, it has only the runs with it, and is called so.
+    """
+    kinds: tuple[Callable[[Entry], Entry | None], ...] = (
+        lambda entry: entry if entry.name == wanted else None,
+        lambda entry: entry if entry.fingerprint == wanted else None,
+        lambda entry: entry.named(wanted),
+        lambda entry: entry if wanted in (entry.preset, entry.algo) else None,
+        lambda entry: entry if entry.name.startswith(wanted) else None,
     )
-    for test in tests:
-        found = [entry for entry in entries if test(entry)]
+    for kind in kinds:
+        origins = [(entry, match) for entry in entries if (match := kind(entry)) is not None]
+        found = [match for _, match in origins]
         if len({entry.fingerprint for entry in found}) < len(found):
             boards = ", ".join(entry.env_id for entry in found)
             raise ConfigError(f"`{wanted}` is on several boards ({boards}); choose one by --env")
         if len(found) > 1:
-            raise ConfigError(f"`{wanted}` may mean {_quoted(found)}; write one of these names")
+            names = _quoted([entry for entry, _ in origins])
+            raise ConfigError(f"`{wanted}` may mean {names}; write one of these names")
         if found:
             return found[0]
-    hint = did_you_mean(wanted, [entry.name for entry in entries]) or f"; there are {_quoted(entries) or 'no entries'}"
+    labels = {label for entry in entries for run in entry.runs for label in (run.label, *run.tags) if label is not None}
+    known = [*(entry.name for entry in entries), *sorted(labels)]
+    hint = did_you_mean(wanted, known) or f"; there are {_quoted(entries) or 'no entries'}"
     raise ConfigError(f"no entry is called `{wanted}`{hint}")
 
 

@@ -19,21 +19,23 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from rl_training.experiment.printing import printable
 from rl_training.zoo.curves import (
     METRIC_LABELS,
     Axis,
     Curve,
     Histories,
-    Metric,
+    further_curve,
     learning_curve,
     metric_label,
     read_histories,
+    shorter_ranges,
 )
 from rl_training.zoo.leaderboard import PROFILE_THRESHOLDS, Standing, SuiteStanding
 from rl_training.zoo.palette import DARK_PAPER, LIGHT_PAPER, STYLES
-from rl_training.zoo.quantities import Quantity, quantity_of, seed_text
+from rl_training.zoo.quantities import Quantity, quantity_of, range_text, seed_text
 from rl_training.zoo.reporting import Report
-from rl_training.zoo.run_index import STATUSES
+from rl_training.zoo.run_files import STATUSES
 from rl_training.zoo.svg_charts import interval_chart, legend_sign, line_chart
 from rl_training.zoo.tables import (
     Table,
@@ -41,14 +43,18 @@ from rl_training.zoo.tables import (
     board_table,
     board_title,
     drift_tables,
-    printable,
     run_table,
     suite_tables,
     unreadable_table,
 )
 
 _AXES: tuple[Axis, ...] = ("steps", "time")
-_CLASS_OF: dict[Metric, str] = {"eval_return_mean": "of-eval", "train_return_mean": "of-train"}
+_CLASS_OF = {"eval_return_mean": "of-eval", "train_return_mean": "of-train"}
+_FURTHER = "of-further"
+# Of a section's further metrics, so that a page of hundreds of runs stays one that a browser opens.
+_MOST_METRICS = 24
+_MOST_CURVES = 12
+_LONGEST_METRIC = 40  # characters
 
 
 class Figure(NamedTuple):
@@ -77,7 +83,7 @@ class Section(NamedTuple):
 
 def render_page(report: Report, kind: Literal["report", "leaderboard"], folder: Path) -> str:
     """Return the page; links to run directories are relative to `folder`, where it will lie."""
-    histories = read_histories(place.entry for place in report.standings)
+    histories = read_histories((place.entry for place in report.standings), further=True)
     boards = [_board_section(report, env_id, histories, number) for number, env_id in enumerate(report.environments, 1)]
     sections = [
         *boards,
@@ -137,8 +143,9 @@ def _metric_choices(histories: Histories) -> list[tuple[str, str, bool]]:
     """Return the metrics that can be chosen; evaluations come first unless no run has two of them."""
     lengths = [(key, len(points)) for run in histories.points.values() for key, points in run.items()]
     evaluated = any(key.startswith("eval_") and length > 1 for key, length in lengths)
-    first: Metric = "eval_return_mean" if evaluated else "train_return_mean"
-    return [(_CLASS_OF[metric], words, metric == first) for metric, words in METRIC_LABELS.items()]
+    first = "eval_return_mean" if evaluated else "train_return_mean"
+    choices = [(_CLASS_OF[metric], words, metric == first) for metric, words in METRIC_LABELS.items()]
+    return [*choices, (_FURTHER, "losses and rates", False)]
 
 
 # -- environments ----------------------------------------------------------------------------------
@@ -146,17 +153,24 @@ def _metric_choices(histories: Histories) -> list[tuple[str, str, bool]]:
 
 def _board_section(report: Report, env_id: str, histories: Histories, number: int) -> Section:
     board = report.board(env_id)
-    figures = [_curve_figure(board, histories, metric, axis) for metric in METRIC_LABELS for axis in _AXES]
+    labels = [report.label(place.entry) for place in board]
+    figures = [
+        figure
+        for metric in METRIC_LABELS
+        for axis in _AXES
+        for figure in _curve_figures(board, labels, histories, metric, axis)
+    ]
+    figures += _further_figures(board, labels, histories)
     if any(place.summary is not None for place in board):
         quantity = Quantity(metric_label(board[0].entry, "eval_return_mean"))
-        chart = interval_chart(board, f"Final scores on {env_id}; the table below holds the figures", quantity)
+        chart = interval_chart(board, labels, f"Final scores on {env_id}; the table below holds the figures", quantity)
         figures.append(Figure("Final scores: seeds, interquartile mean, 95% interval", chart))
     return Section(
         anchor=f"environment-{number}",
         name=env_id,
         about=board_title(report, env_id).removeprefix(env_id).strip(),
         legend=[
-            (legend_sign(position), place.entry.name, seed_text(len(place.entry.by_seed)))
+            (legend_sign(position), labels[position], seed_text(len(place.entry.by_seed)))
             for position, place in enumerate(board)
         ],
         figures=figures,
@@ -165,15 +179,63 @@ def _board_section(report: Report, env_id: str, histories: Histories, number: in
     )
 
 
-def _curve_figure(board: Sequence[Standing], histories: Histories, metric: Metric, axis: Axis) -> Figure:
-    curves = [learning_curve(place.entry, histories, metric, axis) for place in board]
+def _curve_figures(
+    board: Sequence[Standing], labels: Sequence[str], histories: Histories, metric: str, axis: Axis
+) -> list[Figure]:
+    """Return the charts of a metric."""
+    curves = [
+        learning_curve(place.entry, histories, metric, axis, label=label)
+        for place, label in zip(board, labels, strict=True)
+    ]
     env_id, words = board[0].entry.env_id, metric_label(board[0].entry, metric)
-    over = "environment steps" if axis == "steps" else "training time"
-    caption = f"{words.capitalize()} over {over}"
-    content: Markup | str = f"No run has logged its {words}."
-    if not all(curve.empty for curve in curves):
-        content = line_chart(curves, f"{caption} on {env_id}", quantity_of(axis, curves), Quantity(words))
-    return Figure(caption, content, f"{_CLASS_OF[metric]} by-{axis}")
+    caption = f"{words.capitalize()} over {'environment steps' if axis == 'steps' else 'training time'}"
+    classes = f"{_CLASS_OF[metric]} by-{axis}"
+    if all(curve.empty for curve in curves):
+        return [Figure(caption, f"No run has logged its {words}.", classes)]
+    return _charts(caption, curves, env_id, words, axis, classes)
+
+
+def _charts(caption: str, curves: list[Curve], env_id: str, words: str, axis: Axis, classes: str) -> list[Figure]:
+    """Return the chart of some curves, and of their beginnings where longer ones crush the shorter."""
+    shown = [(caption, curves)] + [
+        (f"{caption}, {range_text(axis, end)}", [curve.until(end) for curve in curves])
+        for end in shorter_ranges(curves)
+    ]
+    return [
+        Figure(title, line_chart(drawn, f"{title} on {env_id}", quantity_of(axis, drawn), Quantity(words)), classes)
+        for title, drawn in shown
+    ]
+
+
+def _further_figures(board: Sequence[Standing], labels: Sequence[str], histories: Histories) -> list[Figure]:
+    """Return small charts of what training rows hold besides returns: losses, rates, resolved schedules."""
+    entry = board[0].entry
+    lines = [histories.further.get(run.path, {}) for place in board for run in place.entry.runs]
+    names = [name for name in dict.fromkeys(key for line in lines for key in line) if _is_further(name)]
+    if entry.task is not None:  # losses are the suite's
+        return [Figure("Losses and rates", f"Those of {entry.trained_on} are on the board of the suite.", _FURTHER)]
+    if not names:
+        return [Figure("Losses and rates", "No run has logged any.", _FURTHER)]
+    shown = list(zip(board, labels, strict=True))[:_MOST_CURVES]
+    figures = []
+    for name in sorted(names, key=lambda name: ("loss" not in name, names.index(name)))[:_MOST_METRICS]:
+        curves = [further_curve(place.entry, histories, name, label) for place, label in shown]
+        if not all(curve.empty for curve in curves):
+            figures += _charts(name, curves, entry.env_id, name, "steps", _FURTHER)
+    left_out = [
+        *([f"the first {_MOST_CURVES} of {len(board)} entries"] if len(board) > _MOST_CURVES else []),
+        *([f"{_MOST_METRICS} of {len(names)} metrics"] if len(names) > _MOST_METRICS else []),
+    ]
+    if left_out:
+        content = f"Shown are {' and '.join(left_out)}; `axiomrl plot --metric NAME` draws any of them."
+        figures.append(Figure("Losses and rates", content, _FURTHER))
+    return figures
+
+
+def _is_further(name: str) -> bool:
+    """Return whether a number of training rows gets a chart: no counter, no time spent, and not one task's."""
+    counted = name in ("global_step", "update_count") or name.startswith(("train_return", "eval_", "time_"))
+    return not counted and "/" not in name and len(name) <= _LONGEST_METRIC and name.isprintable()
 
 
 def _signed(table: Table) -> Table:
@@ -250,7 +312,7 @@ def _run_section(report: Report, folder: Path) -> Section:
     return Section("runs", "Runs", tables=[Table("Runs", tuple(table.columns[column] for column in order), rows)])
 
 
-_RUN_ORDER = ("status", "entry", "seed>", "score>", "tasks", "steps>", "counted", "run", "error", "tags")
+_RUN_ORDER = ("status", "entry", "seed>", "score>", "tasks", "steps>", "counted", "name", "run", "error", "tags")
 
 
 def _status(status: str) -> Markup:

@@ -29,6 +29,13 @@ def quantity_of(axis: Axis, curves: Iterable[Curve]) -> Quantity:
     return Quantity("training time (hours)", 3600.0)
 
 
+def range_text(axis: Axis, end: float) -> str:
+    """Return in words which part of an axis is shown."""
+    if axis == "steps":
+        return f"first {end:,.0f} steps"
+    return f"first {f'{end:.3g} seconds' if end < 180 else f'{end / 60:.3g} minutes'}"
+
+
 def tick_text(value: float) -> str:
     """Return a value in few signs: 250k, 1.5M, 0.25."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from rl_training.experiment.printing import printable
 from rl_training.zoo.reporting import Report
-from rl_training.zoo.tables import Table, leaderboard_tables, printable, report_tables
+from rl_training.zoo.tables import Table, leaderboard_tables, report_tables
 
 Kind = Literal["report", "leaderboard"]
 
@@ -109,7 +110,7 @@ def _render_csv(report: Report, kind: Kind) -> str:
     writer = csv.DictWriter(file, (*columns, *further), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(
-        {key: printable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
+        {key: _csv_text(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
     )
     return file.getvalue()
 
@@ -137,11 +138,11 @@ FORMATS: dict[str, Callable[[Report, Kind], str]] = {
 
 _RUN_COLUMNS = (
     *("run_dir", "entry", "algo", "env_id", "seed", "status", "counted", "steps", "score"),
-    *("created_at_utc", "finished_at_utc", "tags", "error"),
+    *("created_at_utc", "finished_at_utc", "name", "tags", "error"),
 )
 _ENTRY_COLUMNS = (
     *("env_id", "rank", "name", "algo", "preset", "suite", "fingerprint", "seeds", "iqm", "interval_low"),
-    *("interval_high", "median", "mean", "std", "min", "max", "normalized_iqm", "note", "drift"),
+    *("interval_high", "median", "mean", "std", "min", "max", "normalized_iqm", "label", "tags", "note", "drift"),
 )
 # Only where there are suites; a run's `score/` goes on with the name of the task.
 _SUITE_COLUMNS = ("trained_on", "metric", "normalized_median", "score/")
@@ -154,7 +155,13 @@ def _flat_run(run: dict[str, Any]) -> dict[str, Any]:
 
 def _flat_entry(entry: dict[str, Any]) -> dict[str, Any]:
     low, high = entry["interval"] or (None, None)
-    return {**entry, "interval_low": low, "interval_high": high}
+    return {**entry, "interval_low": low, "interval_high": high, "tags": " ".join(entry["tags"])}
+
+
+def _csv_text(text: str) -> str:
+    """Return text that no spreadsheet takes for a formula; numbers, negative ones too, are no text."""
+    shown = printable(text)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 
 
 def _markdown_cell(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from rl_training.zoo.comparison import (
 )
 from rl_training.zoo.drift import at_least, worst_severity
 from rl_training.zoo.entries import Entry, group_runs, setting_differences
+from rl_training.zoo.labels import entry_labels
 from rl_training.zoo.leaderboard import (
     PROFILE_THRESHOLDS,
     Standing,
@@ -141,6 +143,20 @@ class Report:
         """Return the standings of one environment."""
         return [place for place in self.standings if place.entry.env_id == env_id]
 
+    @cached_property
+    def labels(self) -> dict[tuple[str, str], str]:
+        """What each entry is called on each board, by board and fingerprint; see `entry_labels`."""
+        boards = {env_id: [place.entry for place in self.board(env_id)] for env_id in self.environments}
+        return {
+            (env_id, entry.fingerprint): label
+            for env_id, entries in boards.items()
+            for entry, label in zip(entries, entry_labels(entries), strict=True)
+        }
+
+    def label(self, entry: Entry) -> str:
+        """Return what an entry is called among those of its board."""
+        return self.labels[entry.env_id, entry.fingerprint]
+
     def differences(self, env_id: str) -> dict[str, list[Any]]:
         """Return the settings in which an environment's entries differ, each with one value per entry of its board."""
         return setting_differences([place.entry for place in self.board(env_id)])
@@ -152,7 +168,10 @@ class Report:
             "export_version": EXPORT_VERSION,
             "runs": [_run_record(run, names[run.path], run.path in counted) for run in self.runs],
             "unreadable": [{"run_dir": str(run.path), "reason": run.reason} for run in self.unreadable],
-            "entries": [_standing_record(place) for place in self.standings],
+            "entries": [
+                {**_standing_record(place), "label": self.label(place.entry), "tags": list(place.entry.tags)}
+                for place in self.standings
+            ],
             "setting_differences": {env_id: self.differences(env_id) for env_id in self.environments},
             "suites": [_suite_record(place) for place in self.suites],
             "profile_thresholds": list(PROFILE_THRESHOLDS),
@@ -249,6 +268,7 @@ def _run_record(run: RunRecord, entry: str, counted: bool) -> dict[str, Any]:
         "score": run.score,
         "created_at_utc": run.created_at,
         "finished_at_utc": run.finished_at,
+        "name": run.label,
         "tags": list(run.tags),
         "error": run.error,
         **({"metric": run.metric, "task_scores": run.task_scores} if run.tasks else {}),

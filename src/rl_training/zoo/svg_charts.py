@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from rl_training.experiment.printing import printable
 from rl_training.zoo.curves import Curve, Line
 from rl_training.zoo.leaderboard import Standing
 from rl_training.zoo.palette import STYLES, dash_of, style_of
 from rl_training.zoo.quantities import Quantity, tick_text
-from rl_training.zoo.tables import interval_text, printable, score_text
+from rl_training.zoo.tables import interval_text, score_text
 
 WIDTH = 480
 _SIDE, _TOP, _BOTTOM = 24, 12, 46
@@ -54,7 +55,7 @@ def line_chart(curves: Sequence[Curve], title: str, x: Quantity, y: Quantity) ->
     return _svg(title, _HEIGHT, content)
 
 
-def interval_chart(board: Sequence[Standing], title: str, y: Quantity) -> Markup:
+def interval_chart(board: Sequence[Standing], labels: Sequence[str], title: str, y: Quantity) -> Markup:
     """Return each entry's interquartile mean, its interval and the score of every seed, one row below the other."""
     scored = [(position, place, place.summary) for position, place in enumerate(board) if place.summary is not None]
     scores = np.concatenate([[summary.low, summary.high, *(summary.interval or ())] for _, _, summary in scored])
@@ -78,9 +79,9 @@ def interval_chart(board: Sequence[Standing], title: str, y: Quantity) -> Markup
                 '<path class="interval" d="M{:.1f},{}H{:.1f}"/>{}{}</g>'
             ).format(
                 _class(position),
-                f"{place.entry.name}: {figures}, seeds: {len(place.entry.scores)}",
+                f"{printable(labels[position])}: {figures}, seeds: {len(place.entry.scores)}",
                 middle - 14,
-                shortened(place.entry.name),
+                shortened(labels[position]),
                 WIDTH - 4,
                 middle - 14,
                 figures,

@@ -31,18 +31,12 @@ class Table(NamedTuple):
         return Table(self.title, columns, [tuple(row[position] for position in kept) for row in self.rows])
 
 
-def printable(text: str) -> str:
-    """Return text in which control characters, which could steer a terminal, are spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
-
-
 def report_tables(report: Report) -> list[Table]:
     """Return the runs, what could not be read, and the groups they form."""
     groups = [
         (
             place.entry.name,
+            _label(report, place),
             place.entry.env_id,
             str(len(place.entry.by_seed)),
             *_figures(place),
@@ -51,7 +45,7 @@ def report_tables(report: Report) -> list[Table]:
         )
         for place in report.standings
     ]
-    columns = ("entry", "environment", "seeds>", "IQM>", "95% interval", "note", "runs", "drift")
+    columns = ("entry", "label?", "environment", "seeds>", "IQM>", "95% interval", "note", "runs", "drift")
     return [
         run_table(report),
         unreadable_table(report),
@@ -85,25 +79,40 @@ def run_table(report: Report) -> Table:
             score_text(run.score),
             ", ".join(f"{name} {score_text(score)}" for name, score in run.task_scores.items()),
             "yes" if run.path in counted else "-",
+            run.label or "",
             ", ".join(run.tags),
             run.error or "",
         )
         for run in report.runs
     ]
-    columns = ("run", "entry", "seed>", "status", "steps>", "score>", "tasks?", "counted", "tags?", "error?")
+    columns = ("run", "entry", "seed>", "status", "steps>", "score>", "tasks?", "counted", "name?", "tags?", "error?")
     return Table("Runs", columns, rows)
 
 
 def board_table(report: Report, env_id: str) -> Table:
     """Return the ranked entries of an environment, a suite or a task."""
     columns = (
-        *("rank>", "entry", "seeds>", "IQM>", "95% interval", "note", "median>", "mean>", "std>", "min>", "max>"),
+        *(
+            "rank>",
+            "entry",
+            "label?",
+            "seeds>",
+            "IQM>",
+            "95% interval",
+            "note",
+            "median>",
+            "mean>",
+            "std>",
+            "min>",
+            "max>",
+        ),
         *("normalised>", "median of tasks>?", "drift"),
     )
     rows = [
         (
             "-" if place.rank is None else str(place.rank),
             place.entry.name,
+            _label(report, place),
             str(len(place.entry.by_seed)),
             *_figures(place),
             *_spread(place),
@@ -198,6 +207,12 @@ def board_title(report: Report, env_id: str) -> str:
     if manifest is None or reference is None:
         return env_id if manifest is None else f"{env_id} ({manifest.suite})"
     return f"{env_id} ({manifest.suite}: random {reference.random:g}, {reference.kind} {reference.target:g})"
+
+
+def _label(report: Report, place: Standing) -> str:
+    """Return what tells an entry from the others, nothing where that is its name."""
+    label = report.label(place.entry)
+    return "" if label == place.entry.name else label
 
 
 def _figures(place: Standing) -> tuple[str, str, str]:
