@@ -11,6 +11,7 @@ from typing import Any
 
 from fake_runs import fake_run
 from rl_training.experiment.runs import CONFIG, METADATA, METRICS
+from rl_training.experiment.safe_yaml import parse_yaml
 
 ESCAPE = "\x1b[31m"
 FORGED = "eval_return_mean=9999"
@@ -72,9 +73,7 @@ def _change_field(file: Path, generator: random.Random) -> None:
         elif file.name == METADATA:
             file.write_text(_changed(json.loads(file.read_text()), generator))
         else:
-            import yaml
-
-            file.write_text(_changed(yaml.safe_load(file.read_text()), generator))
+            file.write_text(_changed(parse_yaml(file.read_text(), CONFIG, quick=True), generator))
     except Exception:  # an earlier harm has left no data
         return
 

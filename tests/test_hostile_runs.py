@@ -68,7 +68,7 @@ def fuzz(root: Path, cases: int, runs: int, seed: int) -> None:
 
 
 def test_fifty_damaged_runs_end_no_report(tmp_path: Path) -> None:
-    fuzz(tmp_path, cases=5, runs=10, seed=1)
+    fuzz(tmp_path, cases=3, runs=17, seed=1)
 
 
 @pytest.mark.slow

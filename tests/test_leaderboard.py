@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,12 @@ def test_a_preset_that_changed_is_compared_by_its_name(tmp_path: Path, capsys: C
         (None, "cannot be read (No such file or directory)"),
         ("{", "not a stored leaderboard; write one by `axiomrl leaderboard --output-format json --output FILE`"),
         ("[]", "not a stored leaderboard"),
+        ("[" * 25_000, "not a stored leaderboard"),
+        (
+            '{"export_version": 1, "manifests": {}, "entries": [{"name": "a", "algo": "b", "env_id": "c",'
+            ' "preset": null, "fingerprint": "d", "scores": {"1": 1e308}}]}',
+            "not a stored leaderboard",
+        ),
         ('{"export_version": 1, "entries": [{"name": "a"}], "manifests": {}}', "not a stored leaderboard"),
         ('{"export_version": 7, "entries": [], "manifests": {}}', "export version 7; this release reads 1"),
     ],
@@ -257,6 +264,13 @@ def test_a_baseline_that_is_none_is_a_mistake(
         file.write_text(content)
     assert main(gated(tmp_path / "runs", file)) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_baseline_that_is_a_pipe_does_not_hang(tmp_path: Path, capsys: Capture) -> None:
+    fake_runs(tmp_path / "runs", GOOD)
+    os.mkfifo(tmp_path / "baseline.json")
+    assert main(gated(tmp_path / "runs", tmp_path / "baseline.json")) == 2
+    assert "baseline.json: not a stored leaderboard" in capsys.readouterr().err
 
 
 def test_a_gate_needs_a_baseline(tmp_path: Path, capsys: Capture) -> None:

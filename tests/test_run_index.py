@@ -29,14 +29,14 @@ SCHEMA = Path(run_index.__file__).parents[1] / "experiment" / "metadata.schema.j
 
 
 def test_a_real_run_is_read_as_it_was(tmp_path: Path) -> None:
-    result = train(tiny_config(tmp_path, tags=["first", "second"]))
+    result = train(tiny_config(tmp_path, name="lr3e-4", tags=["first", "second"]))
     (run,) = index_runs([tmp_path]).runs
     assert run.path == result.run_dir
     assert (run.algo, run.env_id, run.seed, run.status) == ("ppo", "CartPole-v1", 7, "completed")
     assert (run.steps, run.score) == (320, result.metrics["eval_return_mean"])
     assert [evaluation.step for evaluation in run.evaluations] == [128, 256, 320]
     assert run.evaluations[-1].episodes == 2
-    assert (run.tags, run.preset) == (("first", "second"), None)
+    assert (run.label, run.tags, run.preset) == ("lr3e-4", ("first", "second"), None)
     assert run.counts
     rows = read_metric_rows(run)
     assert rows[-1]["eval_return_mean"] == run.score

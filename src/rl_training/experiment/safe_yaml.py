@@ -61,8 +61,8 @@ class _QuickLoader(_DistinctKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 for _loader in (_PlainLoader, _QuickLoader):
-    _loader.add_constructor("tag:yaml.org,2002:int", _loader.construct_yaml_int)
-    _loader.add_constructor("tag:yaml.org,2002:float", _loader.construct_yaml_float)
+    for _kind in ("int", "float"):  # by name, or the base class's own would be called
+        _loader.add_constructor(f"tag:yaml.org,2002:{_kind}", getattr(_DistinctKeys, f"construct_yaml_{_kind}"))
     _loader.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
     )

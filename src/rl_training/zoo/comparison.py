@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +15,11 @@ from rl_training.experiment.statistics import (
     probability_of_improvement,
     probability_of_improvement_interval,
 )
+from rl_training.experiment.untrusted import UntrustedFileError, read_json
 from rl_training.zoo.entries import Entry, find_entry
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL, SEEDS_FOR_TRUST
 from rl_training.zoo.manifests import load_manifests
+from rl_training.zoo.run_files import finite
 
 EXPORT_VERSION = 1
 """Version of the JSON export that a baseline is read from."""
@@ -241,16 +241,18 @@ def compare_with_stored(entries: Sequence[Entry], stored: StoredLeaderboard) -> 
 def read_leaderboard(path: Path) -> StoredLeaderboard:
     """Read a file that `leaderboard --output-format json --output FILE` wrote."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         version = content["export_version"]
         entries = tuple(_stored(entry) for entry in content["entries"]) if version == EXPORT_VERSION else ()
         manifests = {
             suite: {"version": entry["version"], "fingerprint": entry["fingerprint"]}
             for suite, entry in content["manifests"].items()
         }
-    except OSError as error:
-        raise ConfigError(f"--baseline {path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except FileNotFoundError as error:
+        raise ConfigError(f"--baseline {path}: cannot be read ({error.strerror})") from None
+    except (UntrustedFileError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, UntrustedFileError) and isinstance(error.__cause__, OSError):
+            raise ConfigError(f"--baseline: {error}") from None
         raise ConfigError(
             f"--baseline {path}: not a stored leaderboard; "
             "write one by `axiomrl leaderboard --output-format json --output FILE`"
@@ -273,9 +275,10 @@ def _counterpart(current: Scored, earlier: Sequence[Scored]) -> Scored | None:
 
 
 def _stored(entry: Mapping[str, Any]) -> Scored:
-    scores = {int(seed): float(score) for seed, score in entry["scores"].items()}
-    if not all(map(math.isfinite, scores.values())):
-        raise ValueError("a score is not finite")
+    scores = {int(seed): finite(score) for seed, score in entry["scores"].items()}
+    known = {seed: score for seed, score in scores.items() if score is not None}
+    if len(known) < len(scores):
+        raise ValueError("a score is no number")
     algo, env_id, preset = entry["algo"], entry["env_id"], entry["preset"]
     trained_on = str(entry.get("trained_on", env_id))
-    return Scored(str(entry["name"]), str(algo), str(env_id), preset, str(entry["fingerprint"]), scores, trained_on)
+    return Scored(str(entry["name"]), str(algo), str(env_id), preset, str(entry["fingerprint"]), known, trained_on)

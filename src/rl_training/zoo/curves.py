@@ -76,10 +76,11 @@ class Curve:
 
     def until(self, end: float) -> Curve:
         """Return the part of the curve up to `end`, where it is interpolated."""
-        bands = [None if edge is None else _cut(Line(self.x, edge), end).y for edge in (self.low, self.high)]
+        low, high = (None if edge is None else _cut(Line(self.x, edge), end).y for edge in (self.low, self.high))
         unfinished = (_cut(line, end) for line in self.unfinished)
         kept = tuple(line for line in unfinished if line.x.size)
-        return Curve(self.name, self.seeds, *_cut(Line(self.x, self.y), end), *bands, unfinished=kept)
+        x, y = _cut(Line(self.x, self.y), end)
+        return Curve(self.name, self.seeds, x, y, low, high, kept)
 
 
 class _Point(NamedTuple):
