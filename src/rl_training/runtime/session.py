@@ -20,13 +20,13 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.state_files import read_state
 from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.cadence import Marks
-from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping, TrainingEvent
+from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping
 from rl_training.runtime.controls import Control
-from rl_training.runtime.counters import RunCounters
 from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
 from rl_training.runtime.metrics import Stopwatch
 from rl_training.runtime.policy import checkpoint_fits
 from rl_training.runtime.protocols import Algorithm, Collector
+from rl_training.runtime.recorded_run import RecordedRun
 from rl_training.runtime.recorder import RunRecorder
 from rl_training.runtime.replay_archive import ReplayArchive
 from rl_training.runtime.result import EPISODE_BOUNDARY, EXACT
@@ -39,7 +39,7 @@ from rl_training.runtime.streams import Streams
 logger = logging.getLogger("rl_training")
 
 
-class TrainingSession(RunCounters):
+class TrainingSession(RecordedRun):
     """Counts, logs, evaluates and checkpoints as environment steps cross their marks."""
 
     def __init__(
@@ -56,7 +56,6 @@ class TrainingSession(RunCounters):
         self.streams = Streams(self.config.seed, self.device)
         early = [EarlyStopping(**self.config.early_stopping)] if self.config.early_stopping else []
         self.callbacks = CallbackList([*early, *callbacks])
-        self.run_dir: Path | None = None
         self.resume_mode = EXACT
         self._resume_point = checkpoint
         self._signals = SignalGuard()
@@ -260,11 +259,6 @@ class TrainingSession(RunCounters):
         self.callbacks.call("on_eval_end", self._event(row))
         return self._best is None or row[score_metric(row)] > self._best["value"]
 
-    def _record(self, row: dict[str, Any]) -> None:
-        self.logged.take_into(row)
-        self._recorder.row(row)
-        self._latest.update({key: value for key, value in row.items() if key != "event"})
-
     # -- saving ----------------------------------------------------------------------------------
 
     def save(self, *, best: bool = False) -> Path:
@@ -335,18 +329,6 @@ class TrainingSession(RunCounters):
             signal=None if self.finished else self._signals.received,
         )
 
-    def _best_path(self) -> Path | None:
-        assert self.run_dir is not None
-        return None if self._best is None else self.run_dir / self._best["path"]
-
-    def _end(self, status: str, error: BaseException | None = None) -> None:
-        try:
-            self.callbacks.call("on_train_end", self._event(status=status, error=error))
-            if self.logged and status == "completed":  # nothing else will be written
-                self._record({"event": "train", "global_step": self.step})
-        finally:
-            self._recorder.finish(status, None if error is None else f"{type(error).__name__}: {error}")
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -366,34 +348,4 @@ class TrainingSession(RunCounters):
                 self.say(f"saved the learner in {self.save().name}{outlook}")
             except (AxiomError, OSError) as second:
                 logger.error("the learner could not be saved: %s", second)
-        try:
-            self.callbacks.call("on_exception", self._event(status="failed", error=error))
-        finally:
-            self._end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
-
-    def say(self, sentence: str) -> None:
-        """Tell the user, and keep it in the metadata."""
-        logger.warning("%s", sentence)
-        self._recorder.notice(sentence)
-
-    def _event(
-        self,
-        metrics: Mapping[str, Any] | None = None,
-        *,
-        checkpoint_path: Path | None = None,
-        status: str = "running",
-        error: BaseException | None = None,
-    ) -> TrainingEvent:
-        assert self.run_dir is not None
-        return TrainingEvent(
-            run_dir=self.run_dir,
-            step=self.step,
-            total_timesteps=self.config.total_timesteps,
-            update_count=self.update_count,
-            request_stop=self.request_stop,
-            log=self.log,
-            metrics=metrics or {},
-            checkpoint_path=checkpoint_path,
-            status=status,
-            error=error,
-        )
+        self._end_in_failure(error)
