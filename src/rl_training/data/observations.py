@@ -33,9 +33,17 @@ def to_tensor(observation: NumpyObservation, device: torch.device) -> Observatio
 
 
 def array_to_tensor(array: np.ndarray, device: torch.device) -> Tensor:
-    """Move an array to the device; on the CPU the tensor shares its memory."""
-    tensor = torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
-    return tensor if device.type == "cpu" else tensor.to(device)
+    """Move an array to the device; on the CPU only whole numbers share its memory.
+
+    Floats enter products, which round by where their operands lie: torch's own memory always lies alike, a view,
+    a row shared between processes or a NumPy array does not.
+    """
+    tensor = torch.from_numpy(array)
+    if tensor.dtype == torch.float64:
+        return tensor.to(device, torch.float32, memory_format=torch.contiguous_format)
+    if device.type != "cpu":
+        return tensor.to(device)
+    return tensor.clone(memory_format=torch.contiguous_format) if tensor.dtype == torch.float32 else tensor
 
 
 def allocate(space: Space[Any], leading: tuple[int, ...]) -> NumpyObservation:

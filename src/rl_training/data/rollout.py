@@ -111,7 +111,7 @@ class RolloutStorage:
         return self.mask
 
     def on_device(self, last_observation: NumpyObservation, device: torch.device) -> Rollout:
-        """Return the rollout on the device; on the CPU it shares this memory until the next rollout."""
+        """Return the rollout on the device; on the CPU it may share this memory until the next rollout."""
         columns = {name: torch.as_tensor(getattr(self, name), device=device) for name in _COLUMNS}
         return Rollout(
             observation=to_tensor(self.observation, device),

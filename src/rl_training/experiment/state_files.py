@@ -81,14 +81,17 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return the tree with its arrays, each of which it may name once."""
     if isinstance(tree, list):
         return [_decode(item, tensors) for item in tree]
     if not isinstance(tree, dict):
         return tree
+    # A copy: the library gives views into the file, at any multiple of four bytes, and products round by where their
+    # operands lie. What is restored lies as what a run allocates does.
     if _TENSOR in tree:
-        return tensors[tree[_TENSOR]]
+        return tensors.pop(tree[_TENSOR]).clone()
     if _ARRAY in tree:
-        return tensors[tree[_ARRAY]].numpy()
+        return tensors.pop(tree[_ARRAY]).clone().numpy()
     if _FLOAT in tree:
         return float(tree[_FLOAT])
     return {key: _decode(item, tensors) for key, item in tree.items()}
