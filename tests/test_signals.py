@@ -9,11 +9,13 @@ import time
 
 import pytest
 
-from harness import assert_same_run, last_checkpoint, only_run, tiny_config
+from harness import assert_same_run, evaluation_rows, last_checkpoint, only_run, tiny_config
 from processes import Launcher, command, process_environment, train_arguments, uninterrupted
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.runs import read_metadata
-from rl_training.runtime.workflows import resume
+from rl_training.runtime import evaluator
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.workflows import resume, train
 
 LONG = {"total_timesteps": 4800, "checkpoint_interval": 2400, "eval_interval": 2400, "log_interval": 96}
 
@@ -93,18 +95,53 @@ def test_a_second_signal_ends_the_process_at_once(number, launcher, tmp_path):
     assert resume(run_dir).status == "completed"
 
 
-def test_a_signal_after_the_horizon_changes_nothing(tmp_path, monkeypatch):
+class SignalAt(Callback):
+    """Sends this process SIGTERM in one of its hooks, at the last step."""
+
+    def __init__(self, hook):
+        setattr(self, hook, self._send)
+
+    def _send(self, event):
+        if event.step == event.total_timesteps:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_after_the_final_evaluation_changes_nothing(tmp_path):
     """A run that is done is done."""
-    from rl_training.runtime.callbacks import Callback
-    from rl_training.runtime.workflows import train
-
-    class Late(Callback):
-        def on_update_end(self, event):
-            if event.step == event.total_timesteps:
-                signal.raise_signal(signal.SIGTERM)
-
-    result = train(tiny_config(tmp_path), callbacks=[Late()])
+    result = train(tiny_config(tmp_path), callbacks=[SignalAt("on_eval_end")])
     assert (result.status, result.signal) == ("completed", None)
+
+
+def test_a_signal_before_or_in_the_final_evaluation_stops_it_and_the_resumed_run_makes_it(tmp_path, monkeypatch):
+    straight = uninterrupted(tiny_config(tmp_path / "straight"))
+    before = train(tiny_config(tmp_path / "before"), callbacks=[SignalAt("on_update_end")])
+
+    def play(policy, slots, seeds, *, interrupted, **options):
+        if before_the_end(seeds):
+            return original(policy, slots, seeds, interrupted=interrupted, **options)
+        answers = iter([False, False, True])  # some steps are made before the signal comes
+
+        def signalled():
+            if next(answers):
+                signal.raise_signal(signal.SIGTERM)
+            return interrupted()
+
+        return original(policy, slots, seeds, interrupted=signalled, **options)
+
+    def before_the_end(seeds):
+        return list(seeds) != evaluator.evaluation_seeds(7, 320, 2)
+
+    original = evaluator.play_episodes
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluator, "play_episodes", play)
+        during = train(tiny_config(tmp_path / "during"))
+    for result in (before, during):
+        assert (result.status, result.signal) == ("interrupted", signal.SIGTERM)
+        assert read_metadata(result.run_dir)["status"] == "interrupted"
+        assert evaluation_rows(result.run_dir)[-1]["global_step"] == 256
+        assert last_checkpoint(result.run_dir).name == "step_320"
+        assert resume(result.run_dir).status == "completed"
+        assert_same_run(result.run_dir, straight)
 
 
 def test_handlers_are_put_back(tmp_path):

@@ -70,6 +70,9 @@ def test_a_full_disk_ends_the_run_with_one_sentence_and_sound_checkpoints(disk, 
     run_dir = only_run(disk.path / "runs")
     assert_sound(run_dir)
     assert len(list_checkpoints(run_dir)) >= 2
+    metadata = read_metadata(run_dir)
+    assert (metadata["status"], metadata["error"]) == ("failed", f"StorageError: {message}")
+    assert (run_dir / ".lock").stat().st_size == 0
     disk.remount("size=20m")
     assert resume(run_dir).status == "completed"
     assert_same_run(run_dir, uninterrupted(tiny_config(tmp_path / "straight", **HEAVY)))

@@ -260,7 +260,10 @@ class Replay:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on; the rows are put back by `restore_rows`."""
-        self.count, self.oldest = state["count"], state["oldest"]
+        count, oldest = state["count"], state["oldest"]
+        if not 0 <= oldest <= count <= oldest + self.capacity or (oldest == count > 0):
+            raise ValueError(f"a replay of {self.capacity} rows cannot hold those from {oldest} to {count}")
+        self.count, self.oldest = count, oldest
         self.observations.count = state["observation_count"]
         self.stacks.serials = state["stacks"]
         self.accumulator.load_state_dict(state["accumulator"])

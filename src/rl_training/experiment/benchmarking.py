@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics as exact  # in fractions: the order of rows changes no digit
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.files import storage_errors, write_json_atomically
 from rl_training.experiment.runs import SCORE, SUITE_SCORE, sanitize, utc_now
 from rl_training.experiment.sweeps import COMPLETED, RUNNING, BenchmarkRunRecord
+from rl_training.experiment.untrusted import UntrustedFileError, read_json
 
 SUMMARY_SCHEMA_VERSION = 1
 FEWEST_FOR_INTERVAL = 3
@@ -128,24 +128,30 @@ def write_summary(path: Path, summary: SweepSummary) -> None:
 
 def read_summary(path: Path) -> SweepSummary:
     """Return the sweep that a summary file describes; aggregates follow from its runs."""
+    from rl_training.experiment.schemas import Summary, mismatch
+
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        version = content["schema_version"]
-        if version != SUMMARY_SCHEMA_VERSION:
-            raise ConfigError(
-                f"{path} has schema version {version}, this release reads {SUMMARY_SCHEMA_VERSION}; "
-                "use the release that wrote it"
-            )
-        return SweepSummary(
-            config=content["config"],
-            runs=tuple(BenchmarkRunRecord.from_json(record) for record in content["runs"]),
-            status=content["status"],
-            created_at_utc=content["created_at_utc"],
-            finished_at_utc=content["finished_at_utc"],
-        )
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror or error}): give the summary of a sweep") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        content = read_json(path)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): give the summary of a sweep") from error
+    except UntrustedFileError as error:
+        raise ConfigError(f"{error}: give the summary of a sweep") from error
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if type(version) is int and version != SUMMARY_SCHEMA_VERSION:
         raise ConfigError(
-            f"{path} is not the summary of a sweep: give a file benchmark_summary__*.json of an output directory"
-        ) from error
+            f"{path} has schema version {version}, this release reads {SUMMARY_SCHEMA_VERSION}; "
+            "use the release that wrote it"
+        )
+    problem = mismatch(Summary, content)
+    if problem is not None:
+        raise ConfigError(
+            f"{path} is not the summary of a sweep: give a file benchmark_summary__*.json of an output directory "
+            f"({problem})"
+        )
+    return SweepSummary(
+        config=content["config"],
+        runs=tuple(BenchmarkRunRecord.from_json(record) for record in content["runs"]),
+        status=content["status"],
+        created_at_utc=content["created_at_utc"],
+        finished_at_utc=content["finished_at_utc"],
+    )

@@ -6,6 +6,7 @@ name, forced to the disk, and renamed; only then do the pointers `latest` and `b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,18 +16,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_training.errors import CheckpointError
-from rl_training.experiment.files import sha256_of, storage_errors, sync_directory, sync_file
+from rl_training.errors import CheckpointError, StorageError
+from rl_training.experiment.files import (
+    GONE,
+    is_own_directory,
+    make_directory,
+    sha256_of,
+    storage_errors,
+    sync_directory,
+    sync_file,
+)
 from rl_training.experiment.runs import METADATA
 from rl_training.experiment.segments import check_segment, remove_unused
+from rl_training.experiment.state_files import STATE_FILE, TENSORS_FILE
+from rl_training.experiment.untrusted import UntrustedFileError, read_json
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 LATEST, BEST = "latest", "best"
 _REPLACED = ".replaced"
-_STEP_NAME = re.compile(rf"step_(\d+)({re.escape(_REPLACED)})?")
+_STEP_NAME = re.compile(rf"step_([0-9]{{1,19}})({re.escape(_REPLACED)})?")
 _TEMPORARY = ".writing-"
+_TEMPORARY_NAME = re.compile(rf"{re.escape(_TEMPORARY)}(step_[0-9]+|{LATEST}|{BEST})-[0-9]+")
+_FILES = (MANIFEST, STATE_FILE, TENSORS_FILE)
+"""What a checkpoint is made of; the manifest goes first when one is removed, so that no half of it looks whole."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,7 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
     found = [
         (step, path.suffix != _REPLACED, path)
         for path in directory.iterdir()
-        if (step := checkpoint_step(path)) is not None
+        if (step := checkpoint_step(path)) is not None and is_own_directory(path)
     ]
     return [path for _, _, path in sorted(found, reverse=True)]
 
@@ -120,7 +134,7 @@ def write_checkpoint(
     temporary = directory / f"{_TEMPORARY}{target.name}-{os.getpid()}"
     with storage_errors("a checkpoint", directory):
         try:
-            directory.mkdir(exist_ok=True)
+            make_directory(directory)
             _remove_unfinished(directory)
             temporary.mkdir()
             write_files(temporary)
@@ -133,15 +147,21 @@ def write_checkpoint(
             sync_file(temporary / MANIFEST)
             sync_directory(temporary)
             replaced = target.with_suffix(_REPLACED)
-            if target.exists():  # a second save at one step: the first stays in reach until the new one has its name
-                shutil.rmtree(replaced, ignore_errors=True)
+            if is_own_directory(target):  # a second save at one step: the first stays in reach until the new is named
+                _remove_checkpoint(replaced)
                 os.rename(target, replaced)
             os.rename(temporary, target)
             sync_directory(directory)
-            shutil.rmtree(replaced, ignore_errors=True)
+            _remove_checkpoint(replaced)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return target
+
+
+def check_still_there(checkpoint: Path) -> None:
+    """Raise where the latest checkpoint of a run was removed behind its back."""
+    if not (checkpoint / MANIFEST).is_file():
+        raise StorageError(f"cannot write a checkpoint in {checkpoint.parent}: {checkpoint.name} is missing; {GONE}")
 
 
 def point(run_dir: Path, name: str, checkpoint: Path) -> None:
@@ -163,7 +183,7 @@ def prune_checkpoints(run_dir: Path, keep: int | None) -> None:
     protected = {target for name in (LATEST, BEST) if (target := pointed(run_dir, name)) is not None}
     for path in list_checkpoints(run_dir)[keep:]:
         if path not in protected:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_checkpoint(path)
     _remove_unused_segments(run_dir)
 
 
@@ -172,11 +192,21 @@ def _remove_unused_segments(run_dir: Path) -> None:
     used: set[str] = set()
     for path in list_checkpoints(run_dir):
         try:
-            manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-            used |= {str(entry["name"]) for entry in manifest.get("segments", ())}
-        except (OSError, ValueError, KeyError, TypeError):
+            used |= {str(entry["name"]) for entry in read_json(path / MANIFEST).get("segments", ())}
+        except FileNotFoundError:
+            continue  # what is left of one that was removed: it can never be resumed
+        except (UntrustedFileError, KeyError, TypeError, AttributeError):
             return
     remove_unused(run_dir, used)
+
+
+def _remove_checkpoint(path: Path) -> None:
+    """Delete a checkpoint's own files, and its directory unless somebody has put more into it."""
+    if is_own_directory(path):
+        with contextlib.suppress(OSError):  # what stays is listed as damaged and does no harm
+            for name in _FILES:
+                (path / name).unlink(missing_ok=True)
+            path.rmdir()
 
 
 def go_back_to(checkpoint: Checkpoint, *, best: Path | None) -> tuple[Path, Path | None, list[Path]]:
@@ -188,44 +218,48 @@ def go_back_to(checkpoint: Checkpoint, *, best: Path | None) -> tuple[Path, Path
     run_dir, path = checkpoint.run_dir, checkpoint.path
     if path.suffix == _REPLACED:  # the process died while it was being replaced
         with storage_errors("a checkpoint", path.parent):
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            _remove_checkpoint(path.with_suffix(""))
             path = path.rename(path.with_suffix(""))
     newer = [other for other in list_checkpoints(run_dir) if (checkpoint_step(other) or 0) > checkpoint.step]
     for other in newer:
-        shutil.rmtree(other, ignore_errors=True)
+        _remove_checkpoint(other)
     _remove_unused_segments(run_dir)
     point(run_dir, LATEST, path)
-    if best is None or not best.is_dir():
-        _remove_copied_pointer(run_dir / CHECKPOINTS / BEST)
-        (run_dir / CHECKPOINTS / BEST).unlink(missing_ok=True)
+    if best is None or not is_own_directory(best):
+        with storage_errors(f"the pointer `{BEST}`", run_dir / CHECKPOINTS):
+            _remove_copied_pointer(run_dir / CHECKPOINTS / BEST)
+            (run_dir / CHECKPOINTS / BEST).unlink(missing_ok=True)
         return path, None, newer
     point(run_dir, BEST, best)
     return path, best, newer
 
 
 def pointed(run_dir: Path, name: str) -> Path | None:
-    """Return the checkpoint a pointer names, or None where it is missing or leads nowhere."""
+    """Return the checkpoint a pointer names, or None where it is missing, leads nowhere or out of the run."""
     pointer = run_dir / CHECKPOINTS / name
     try:
-        target = pointer.parent / os.readlink(pointer)
+        target = pointer.with_name(os.readlink(pointer))
+    except ValueError:  # a path, where a pointer holds a name
+        return None
     except OSError:
         target = _original_of(pointer)
-    return target if checkpoint_step(target) is not None and target.is_dir() else None
+    return target if checkpoint_step(target) is not None and is_own_directory(target) else None
 
 
 def _original_of(pointer: Path) -> Path:
     """Return the checkpoint of which a pointer became a copy, as `scp -r` and `cp -L` make of a symbolic link."""
     try:
-        step = json.loads((pointer / MANIFEST).read_text(encoding="utf-8"))["step"]
-    except (OSError, ValueError, KeyError, TypeError):
+        step = read_json(pointer / MANIFEST)["step"]
+    except (FileNotFoundError, UntrustedFileError, KeyError, TypeError):
         return pointer
-    return pointer.with_name(f"step_{step}")
+    return pointer.with_name(f"step_{step}") if type(step) is int else pointer
 
 
 def _remove_copied_pointer(pointer: Path) -> None:
     """Make room for a symbolic link where a copy of a checkpoint stands."""
-    if pointer.is_dir() and not pointer.is_symlink():
-        shutil.rmtree(pointer)
+    _remove_checkpoint(pointer)
+    if is_own_directory(pointer):
+        raise StorageError(f"cannot write in {pointer}: it holds files of somebody else; move them away")
 
 
 def verify_checkpoint(path: Path, *, to_resume: bool = False) -> Checkpoint:
@@ -233,22 +267,13 @@ def verify_checkpoint(path: Path, *, to_resume: bool = False) -> Checkpoint:
 
     The segments of a replay are needed, and checked, only `to_resume`.
     """
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        version, files = manifest["format_version"], manifest["files"]
-        entries = [(str(name), int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()]
-        int(manifest["step"]), dict(manifest["config"])
-    except FileNotFoundError as error:
-        raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} is missing") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} cannot be read ({error})") from error
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"checkpoint {path} has format version {version}, this release reads {FORMAT_VERSION}; "
-            "install the release that wrote it (its version is in the manifest)"
-        )
-    for name, size, sha256 in entries:
-        file = path / name
+    manifest = _read_manifest(path)
+    files = manifest["files"]
+    for name in (STATE_FILE, TENSORS_FILE):
+        if name not in files:
+            raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} does not list {name}")
+    for name, entry in files.items():
+        file, size, sha256 = path / name, entry["size"], entry["sha256"]
         if Path(name).name != name or name in ("", ".."):
             raise CheckpointError(f"checkpoint {path} is unsafe: its manifest lists the file {name!r} outside of it")
         if not file.is_file():
@@ -262,9 +287,31 @@ def verify_checkpoint(path: Path, *, to_resume: bool = False) -> Checkpoint:
     for entry in manifest.get("segments", ()) if to_resume else ():
         try:
             check_segment(path.parent.parent, entry)
-        except (KeyError, TypeError, CheckpointError) as error:
+        except CheckpointError as error:
             raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
     return Checkpoint(path, manifest)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint after checking its form."""
+    from rl_training.experiment.schemas import Manifest, mismatch  # pydantic takes a moment to import
+
+    try:
+        manifest: dict[str, Any] = read_json(path / MANIFEST)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} is missing") from error
+    except UntrustedFileError as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} cannot be read ({error})") from error
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if type(version) is int and version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"checkpoint {path} has format version {version}, this release reads {FORMAT_VERSION}; "
+            "install the release that wrote it (its version is in the manifest)"
+        )
+    problem = mismatch(Manifest, manifest)
+    if problem is not None:
+        raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} cannot be read ({problem})")
+    return manifest
 
 
 def resolve_checkpoint(path: Path) -> Path:
@@ -316,8 +363,10 @@ def newest_sound_checkpoint(path: Path) -> tuple[Checkpoint, list[str]]:
 
 def _remove_unfinished(directory: Path) -> None:
     """Delete what an interrupted save left behind."""
-    for path in directory.glob(f"{_TEMPORARY}*"):
-        if path.is_dir() and not path.is_symlink():
+    for path in directory.iterdir():
+        if not _TEMPORARY_NAME.fullmatch(path.name):
+            continue
+        if is_own_directory(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)

@@ -1,4 +1,7 @@
-"""Durable writing of files, with errors that name the place and the repair."""
+"""Durable writing of files, with errors that name the place and the repair.
+
+A run's files are its own: no symbolic link is followed by what is written, cut or deleted.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +27,9 @@ _REPAIRS = {
     errno.EPERM: "permission is denied; change the permissions or choose another output directory (--output-dir)",
     errno.ENOTDIR: "a file stands where a directory is needed; choose another output directory (--output-dir)",
     errno.EEXIST: "a file stands where a directory is needed; choose another output directory (--output-dir)",
+    errno.ELOOP: "a symbolic link stands there, and nothing outside of a run is changed; put what it leads to there",
 }
+GONE = "it was removed or replaced while the run was going on, so the run ends here; resume it from what is left"
 
 
 @contextmanager
@@ -60,6 +66,53 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def open_to_append(path: Path) -> IO[bytes]:
+    """Open or create a regular file for appending; a symbolic link or a pipe raises an `OSError`."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
+        flags |= getattr(os, name, 0)
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
+    return os.fdopen(descriptor, "ab")
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory where there is none; a symbolic link in its place raises an `OSError`."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, f"{path.name} is a symbolic link")
+    path.mkdir(exist_ok=True)
+
+
+def is_own_directory(path: Path) -> bool:
+    """Whether there is a directory, not a symbolic link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def check_still_there(file: IO[bytes], path: Path) -> None:
+    """Raise where an open file no longer has its name: what is written to it would be lost."""
+    try:
+        same = os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
+    except FileNotFoundError:
+        same = False
+    if not same:
+        raise StorageError(f"cannot write {path.name} in {path.parent}: {GONE}")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a text file at once: a reader sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.tmp")  # one name, so that a kill leaves at most one behind
+    try:
+        temporary.unlink(missing_ok=True)  # were it a link, writing would follow it
+        temporary.write_text(text, encoding="utf-8")
+        sync_file(temporary)
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def sync_file(path: Path) -> None:
     """Force a file's content to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -76,15 +129,8 @@ def sync_directory(path: Path) -> None:
 
 
 def write_json_atomically(path: Path, data: Any) -> None:
-    """Replace a JSON file at once: a reader sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.tmp")  # one name, so that a kill leaves at most one behind
-    try:
-        temporary.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        sync_file(temporary)
-        os.replace(temporary, path)
-        sync_directory(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Replace a JSON file at once."""
+    replace_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def hold_lock(path: Path, *, taken: str) -> IO[bytes] | None:
@@ -97,7 +143,7 @@ def hold_lock(path: Path, *, taken: str) -> IO[bytes] | None:
     import fcntl
 
     with storage_errors("a lock", path.parent):
-        lock = path.open("ab")
+        lock = open_to_append(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

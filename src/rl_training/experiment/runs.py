@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -17,12 +16,26 @@ from typing import Any
 
 from rl_training.errors import AxiomError
 from rl_training.experiment.files import storage_errors, write_json_atomically
+from rl_training.experiment.untrusted import read_json
 
 METADATA_SCHEMA_VERSION = 1
 METADATA = "metadata.json"
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 EVALUATIONS = "evaluations.jsonl"
+LOCK = ".lock"
+RUN_PARTS = (
+    METADATA,
+    CONFIG,
+    METRICS,
+    EVALUATIONS,
+    LOCK,
+    "checkpoints",
+    "segments",
+    "tensorboard",
+    "wandb",
+)
+"""Everything that training writes in a run directory."""
 # What an evaluation is judged by: of one task, and of a suite, whose tasks' returns have no common unit.
 SCORE = "eval_return_mean"
 SUITE_SCORE = "eval_normalized_mean"
@@ -117,14 +130,36 @@ def new_metadata(
 def read_metadata(run_dir: Path) -> dict[str, Any]:
     """Return a run's metadata."""
     try:
-        content = json.loads((run_dir / METADATA).read_text(encoding="utf-8"))
+        content = read_json(run_dir / METADATA)
     except FileNotFoundError as error:
         raise AxiomError(f"{run_dir} is not a run directory: it has no {METADATA}") from error
-    except (OSError, ValueError) as error:
-        raise AxiomError(f"{run_dir / METADATA} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise AxiomError(f"{run_dir / METADATA} does not hold a mapping")
     return content
+
+
+def read_whole_metadata(run_dir: Path) -> dict[str, Any]:
+    """Return a run's metadata with everything in it that a run which goes on relies on."""
+    from rl_training.experiment.schemas import Metadata, mismatch
+
+    content = read_metadata(run_dir)
+    problem = mismatch(Metadata, content)
+    if problem is not None:
+        raise AxiomError(f"{run_dir / METADATA} is damaged ({problem}): add --fork to go on in a new run")
+    return content
+
+
+def refuse_links(run_dir: Path) -> None:
+    """Raise where a part of a run is a symbolic link: a run that goes on would change what it leads to.
+
+    The run directory itself may be reached through a link.
+    """
+    for name in RUN_PARTS:
+        if (run_dir / name).is_symlink():
+            raise AxiomError(
+                f"{run_dir / name} is a symbolic link, and nothing outside of a run is changed: "
+                "put what it leads to in its place, or add --fork to go on in a new run"
+            )
 
 
 def write_metadata(run_dir: Path, content: Mapping[str, Any]) -> None:
@@ -136,7 +171,7 @@ def write_metadata(run_dir: Path, content: Mapping[str, Any]) -> None:
 def give_up_run(run_dir: Path, notice: str) -> None:
     """Record that a run whose process was killed will not go on; one that ended by itself stays as it is."""
     try:
-        metadata = read_metadata(run_dir)
+        metadata = read_whole_metadata(run_dir)
     except AxiomError:  # gone, or damaged: reports list it as unreadable
         return
     if metadata["status"] == "running":

@@ -6,17 +6,30 @@ new since the last one.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rl_training.errors import CheckpointError
-from rl_training.experiment.files import safetensors_errors, sha256_of, storage_errors, sync_directory, sync_file
+from rl_training.errors import CheckpointError, StorageError
+from rl_training.experiment.files import (
+    GONE,
+    is_own_directory,
+    make_directory,
+    safetensors_errors,
+    sha256_of,
+    storage_errors,
+    sync_directory,
+    sync_file,
+)
 
 SEGMENTS = "segments"
+_NAME = re.compile(r"replay\d*_\d+_\d+\.safetensors")
+_TEMPORARY = re.compile(r"\.replay\d*_\d+_\d+\.writing")
 
 
 def write_segment(run_dir: Path, name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -26,8 +39,9 @@ def write_segment(run_dir: Path, name: str, arrays: Mapping[str, np.ndarray]) ->
     directory = run_dir / SEGMENTS
     target, temporary = directory / f"{name}.safetensors", directory / f".{name}.writing"
     with storage_errors("a segment of the replay", directory):
-        directory.mkdir(exist_ok=True)
+        make_directory(directory)
         try:
+            temporary.unlink(missing_ok=True)  # were it a link, writing would follow it
             temporary.touch()
             mode = temporary.stat().st_mode  # the library makes its file private; the umask decides instead
             with safetensors_errors():
@@ -49,9 +63,14 @@ def read_segment(run_dir: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarra
 
     path = run_dir / SEGMENTS / str(entry["name"])
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
+        arrays: dict[str, np.ndarray] = load_file(path)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"segment {path} cannot be read: {error}") from error
+    for name, array in arrays.items():
+        first, last = entry["transitions" if name.startswith("transition/") else "observations"]
+        if array.shape[:1] != (last - first,):
+            raise CheckpointError(f"segment {path} holds {array.shape[:1]} rows of {name}, its entry {last - first}")
+    return arrays
 
 
 def check_segment(run_dir: Path, entry: Mapping[str, Any]) -> None:
@@ -66,11 +85,22 @@ def check_segment(run_dir: Path, entry: Mapping[str, Any]) -> None:
         raise CheckpointError(f"segment {name} is damaged: its size or content does not match its entry")
 
 
+def check_segments_still_there(run_dir: Path, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Raise where segments that this run has written are gone: a checkpoint that lists them could not be resumed."""
+    for entry in entries:
+        path = run_dir / SEGMENTS / str(entry["name"])
+        if not path.is_file() or path.stat().st_size != entry["size"]:
+            raise StorageError(f"cannot write a checkpoint in {run_dir}: the segment {path.name} is missing; {GONE}")
+
+
 def remove_unused(run_dir: Path, used: Iterable[str]) -> None:
-    """Delete the segments that no checkpoint lists any more."""
+    """Delete the segments that no checkpoint lists any more; only files that bear a segment's name are touched."""
     directory = run_dir / SEGMENTS
     keep = set(used)
-    if directory.is_dir():
-        for path in directory.iterdir():
-            if path.name not in keep:
-                path.unlink(missing_ok=True)
+    if not is_own_directory(directory):
+        return
+    for path in directory.iterdir():
+        named = _NAME.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name)
+        if named and path.name not in keep and not path.is_dir():
+            with contextlib.suppress(OSError):  # a file that stays does no harm
+                path.unlink()

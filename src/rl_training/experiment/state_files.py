@@ -16,6 +16,7 @@ import numpy as np
 
 from rl_training.errors import CheckpointError
 from rl_training.experiment.files import safetensors_errors
+from rl_training.experiment.untrusted import UntrustedFileError, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,9 +47,8 @@ def read_state(directory: Path) -> Any:
 
     try:
         tensors = load_file(directory / TENSORS_FILE)
-        tree = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
-        return _decode(tree, tensors)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        return _decode(read_json(directory / STATE_FILE), tensors)
+    except (OSError, SafetensorError, UntrustedFileError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{directory} cannot be read as a checkpoint's state: {error}") from error
 
 

@@ -180,5 +180,5 @@ class EarlyStopping(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting."""
-        self.best = state["best"]
-        self.reports_without_improvement = state["reports_without_improvement"]
+        self.best = float(state["best"])
+        self.reports_without_improvement = int(state["reports_without_improvement"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,14 +14,14 @@ from rl_training.data.observations import NumpyObservation, Observation, to_tens
 from rl_training.envs.checks import all_finite
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import holds_dtype, joined_spaces, mask_width, space_from_json
-from rl_training.errors import AxiomError, CheckpointError
+from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, validate_config
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
-from rl_training.experiment.state_files import read_state
 from rl_training.experiment.tasks import Task, choose_task, tasks_of
 from rl_training.runtime.controls import resolve_num_simulations
+from rl_training.runtime.restored_state import check_form, checkpoint_fits, read_checked_state
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.size_limits import check_policy_size
 
@@ -178,7 +176,7 @@ def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Tas
     """Build the policy of a verified checkpoint for each of its tasks."""
     config: TrainConfig = validate_config(checkpoint.config)
     spec = get_algorithm_spec(config.algo)
-    state = read_state(checkpoint.path)
+    state = read_checked_state(checkpoint, config)
     target = resolve_device(device)
     tasks = tasks_of(config)
     with checkpoint_fits(checkpoint):
@@ -202,6 +200,7 @@ def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Tas
             device=target,
             generator=torch.Generator(),  # the weights it draws are replaced at once
         )
+        check_form(algorithm.state_dict(), state["algorithm"], "algorithm")
         algorithm.load_state_dict(state["algorithm"])
     policies = {
         task: Policy(
@@ -229,16 +228,3 @@ def _frozen_normalizer(task: Task, space: Space[Any], state: Any) -> Observation
     normalizer = ObservationNormalizer(space, env_params(task.env_kwargs, "evaluation").clip_observation)
     normalizer.load_state_dict(state["observation"])
     return normalizer
-
-
-@contextmanager
-def checkpoint_fits(checkpoint: Checkpoint) -> Iterator[None]:
-    """Turn the errors of loading a state that does not fit into a `CheckpointError`."""
-    try:
-        yield
-    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-        algo, env_id = checkpoint.manifest.get("algo"), checkpoint.manifest.get("env_id")
-        raise CheckpointError(
-            f"checkpoint {checkpoint.path} does not fit algorithm {algo!r} on {env_id!r}: {error}; "
-            "it was written for another algorithm or environment"
-        ) from error

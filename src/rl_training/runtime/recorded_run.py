@@ -44,6 +44,12 @@ class RecordedRun(RunCounters):
         assert self.run_dir is not None
         return None if self._best is None else self.run_dir / self._best["path"]
 
+    def _forget_best(self) -> None:
+        """Say that the best checkpoint is gone, and look for a new best from here on."""
+        assert self._best is not None
+        self.say(f"{self._best['path']}, the best at that time, is gone; a new best is chosen from here on")
+        self._best = None
+
     def _end(self, status: str, error: BaseException | None = None) -> None:
         """Tell the callbacks how the run ended, write it down and close the files."""
         try:

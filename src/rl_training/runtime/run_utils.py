@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import yaml
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import LATEST, point, write_checkpoint
 from rl_training.experiment.config import TrainConfig, config_to_dict
-from rl_training.experiment.files import storage_errors, sync_file
+from rl_training.experiment.files import replace_text, storage_errors
 from rl_training.experiment.run_code import USER_CODE, code_records
 from rl_training.experiment.runs import (
     CONFIG,
@@ -22,6 +21,7 @@ from rl_training.experiment.runs import (
     new_metadata,
     write_metadata,
 )
+from rl_training.experiment.segments import check_segments_still_there
 from rl_training.experiment.state_files import write_state
 
 
@@ -78,11 +78,8 @@ def create_training_run(
 def write_run_config(run_dir: Path, config: TrainConfig) -> None:
     """Write the resolved configuration, from which `axiomrl train --config` repeats the run."""
     text = yaml.safe_dump(serialize_train_config(config), sort_keys=False, allow_unicode=True)
-    temporary = run_dir / f".{CONFIG}.tmp"
     with storage_errors(CONFIG, run_dir):
-        temporary.write_text(text, encoding="utf-8")
-        sync_file(temporary)
-        os.replace(temporary, run_dir / CONFIG)
+        replace_text(run_dir / CONFIG, text)
 
 
 def save_training_checkpoint(
@@ -97,6 +94,7 @@ def save_training_checkpoint(
     segments: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write a checkpoint of the whole state durably, point `latest` to it and return its directory."""
+    check_segments_still_there(run_dir, segments)
     manifest = {
         "algo": config.algo,
         "env_id": config.env_id,

@@ -15,20 +15,32 @@ from rl_training.data.replay import Replay
 from rl_training.envs.step import StepBatch
 from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.experiment.benchmarking import score_metric
-from rl_training.experiment.checkpoints import BEST, ResumePoint, go_back_to, point, prune_checkpoints
+from rl_training.experiment.checkpoints import (
+    BEST,
+    ResumePoint,
+    check_still_there,
+    go_back_to,
+    point,
+    prune_checkpoints,
+)
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.state_files import read_state
 from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.cadence import Marks
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping
 from rl_training.runtime.controls import Control
 from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
 from rl_training.runtime.metrics import Stopwatch
-from rl_training.runtime.policy import checkpoint_fits
 from rl_training.runtime.protocols import Algorithm, Collector
 from rl_training.runtime.recorded_run import RecordedRun
 from rl_training.runtime.recorder import RunRecorder
 from rl_training.runtime.replay_archive import ReplayArchive
+from rl_training.runtime.restored_state import (
+    check_actions,
+    check_collector_form,
+    check_form,
+    check_replay_counts,
+    checkpoint_fits,
+)
 from rl_training.runtime.result import EPISODE_BOUNDARY, EXACT
 from rl_training.runtime.result import TrainResult as TrainResult
 from rl_training.runtime.run_utils import create_training_run, save_training_checkpoint, write_run_config
@@ -117,8 +129,7 @@ class TrainingSession(RecordedRun):
         self._recorder.cut_back(lengths)
         self._saved = True
         if self._best is not None and best is None:
-            self.say(f"{self._best['path']}, the best at that time, is gone; a new best is chosen from here on")
-            self._best = None
+            self._forget_best()
         if removed:
             self.say(f"removed what came after step {checkpoint.step}: {', '.join(path.name for path in removed)}")
         self._recorder.metadata.update(
@@ -131,14 +142,20 @@ class TrainingSession(RecordedRun):
     def _restore(self, resumed: ResumePoint) -> dict[str, int]:
         """Load the resume point into every component and return the lengths of the run's files at its time."""
         checkpoint = resumed.checkpoint
-        state = read_state(checkpoint.path)
+        state, self.setup.state = self.setup.state, None
+        assert state is not None
         with checkpoint_fits(checkpoint):
             session = state["session"]
+            check_form(self.algorithm.state_dict(), state["algorithm"], "algorithm")
+            check_collector_form(self.collector.state_dict(), state["collector"])
             self.algorithm.load_state_dict(state["algorithm"])
             self.setup.load_normalizer_state_dict(state["normalizers"])
             self.streams.load_state_dict(session["streams"])
-            for archive in self._archives:
+            if self._archives:
+                check_replay_counts(state["collector"], checkpoint.manifest["segments"])
+            for archive, task in zip(self._archives, self.setup.tasks, strict=False):
                 archive.restore(checkpoint.run_dir, checkpoint.manifest["segments"], fork=resumed.fork)
+                check_actions(archive.replay, task.action_space)
             self.collector.load_state_dict(state["collector"], step=checkpoint.step)
             self.callbacks.load_state_dict(resumed.kept_callbacks(session["callbacks"]))
             self.load_counters(session["counters"])
@@ -241,11 +258,11 @@ class TrainingSession(RecordedRun):
         for policy in self._policies.values():
             if policy.plans:
                 policy.num_simulations = int(self._controls["num_simulations"].at(self.step))
-        suite, over = is_suite(self.config), self.finished
+        suite = is_suite(self.config)
         try:
             with self.timed("eval"):
                 episodes, summary = evaluate_tasks(
-                    self._policies, seeds, suite=suite, interrupted=lambda: self.interrupted and not over
+                    self._policies, seeds, suite=suite, interrupted=lambda: self.interrupted
                 )
         except EvaluationInterrupted:
             return False
@@ -265,6 +282,7 @@ class TrainingSession(RecordedRun):
         """Write a checkpoint of everything and return it."""
         assert self.run_dir is not None
         self.metrics.check_finite(self.step)
+        self._check_saved()
         step = self.step + self.collector.steps_in_progress
         if best:
             metric = score_metric(self._latest)
@@ -304,6 +322,14 @@ class TrainingSession(RecordedRun):
         self.callbacks.call("on_checkpoint", self._event(checkpoint_path=path))
         return path
 
+    def _check_saved(self) -> None:
+        """Notice that somebody removed what was saved: a run whose checkpoints vanish must not end as a success."""
+        if self._checkpoint_path is not None:
+            check_still_there(self._checkpoint_path)
+        best = self._best_path()
+        if best is not None and not best.is_dir():
+            self._forget_best()
+
     # -- ending ----------------------------------------------------------------------------------
 
     def result(self) -> TrainResult:
@@ -316,7 +342,8 @@ class TrainingSession(RecordedRun):
             best = self.evaluate()
         if best or not self._saved or self.collector.steps_in_progress:
             self.save(best=best)
-        status = "completed" if self.finished else "interrupted"
+        complete = self.finished and not self._evaluation_due  # a signal may have cut the last evaluation short
+        status = "completed" if complete else "interrupted"
         self._end(status)
         return TrainResult(
             run_dir=self.run_dir,
@@ -326,7 +353,7 @@ class TrainingSession(RecordedRun):
             status=status,
             stop_reason=self.stop_reason,
             resume_mode=self.resume_mode,
-            signal=None if self.finished else self._signals.received,
+            signal=None if complete else self._signals.received,
         )
 
     def __exit__(

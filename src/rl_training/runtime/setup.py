@@ -23,6 +23,7 @@ from rl_training.experiment.run_code import admit_code, loaded_from, remember_co
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.experiment.user_code import LoadedFrom
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.restored_state import check_num_envs, read_checked_state
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.size_limits import check_sizes
 from rl_training.runtime.task_setup import set_up_tasks
@@ -51,6 +52,11 @@ class RunSetup:
         if tracking_params(self.config).wandb_params is not None and find_spec("wandb") is None:
             raise MissingExtraError("tracking.wandb", "wandb")
         self.device: torch.device = resolve_device(self.config.device)
+        self.state: dict[str, Any] | None = None
+        """The checkpoint to go on from, until it is loaded."""
+        if resume_point is not None:
+            self.state = read_checked_state(resume_point.checkpoint, self.config)
+            check_num_envs(resume_point.checkpoint, self.config, self.state["collector"])
         self.tasks = set_up_tasks(tasks_of(self.config), self.config, self.params)
         check_sizes(
             self.config,

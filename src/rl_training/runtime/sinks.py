@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from rl_training.errors import MissingExtraError, RunFailure
 from rl_training.experiment.config_blocks import WandbParams
-from rl_training.experiment.files import storage_errors
+from rl_training.experiment.files import check_still_there, open_to_append, storage_errors
 
 logger = logging.getLogger("rl_training")
 
@@ -35,7 +35,7 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         with storage_errors(path.name, path.parent):
-            self._file = path.open("ab")
+            self._file = open_to_append(path)
 
     def cut(self, length: int) -> None:
         """Keep the first `length` bytes."""
@@ -50,11 +50,13 @@ class JsonLines:
         with storage_errors(self.path.name, self.path.parent):
             self._file.write(line.encode() + b"\n")
             self._file.flush()
+        check_still_there(self._file, self.path)
 
     def sync(self) -> int:
         """Force the rows to the disk and return the file's length."""
         with storage_errors(self.path.name, self.path.parent):
             os.fsync(self._file.fileno())
+        check_still_there(self._file, self.path)
         return self._file.tell()
 
     def close(self) -> None:

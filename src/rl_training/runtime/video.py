@@ -16,7 +16,7 @@ from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
 from rl_training.errors import AxiomError, EnvironmentFailure, MissingExtraError
 from rl_training.experiment.checkpoints import Checkpoint
-from rl_training.experiment.files import storage_errors
+from rl_training.experiment.files import make_directory, storage_errors
 from rl_training.experiment.tasks import Task
 from rl_training.runtime.evaluator import play_episodes
 from rl_training.runtime.policy import Policy
@@ -45,7 +45,7 @@ def record_episodes(
     paths = []
     try:
         with storage_errors("videos", directory):
-            directory.mkdir(exist_ok=True)
+            make_directory(directory)
         fps = int(slot.env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)
         for seed in seeds:
             path = directory / f"step_{checkpoint.step}__{label}seed{seed}.mp4"

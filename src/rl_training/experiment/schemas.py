@@ -1,0 +1,252 @@
+"""What the JSON files of a run must hold, so that everything behind them can rely on it.
+
+Somebody else may have made them: numbers are bounded, text is where text belongs, and what a later release adds is
+let through. The content of a learner's state is checked where it is loaded, against the learner itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from annotated_types import Ge, Le, Len
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError, model_validator
+
+LARGEST_COUNT = 1 << 62  # serial numbers are counted in 64 bits, and sums of two must fit as well
+MOST_THREADS = 1024
+LARGEST_SPACE = 1 << 24  # numbers of one observation or action: five times a stack of large pictures
+MOST_AXES = 32
+_SHOWN = 80  # characters of what was found in place of the expected
+
+Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
+Text = Annotated[str, StringConstraints(max_length=10_000)]
+Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class FileEntry(_Plain):
+    """One file of a checkpoint."""
+
+    size: Count
+    sha256: Hash
+
+
+class SegmentEntry(FileEntry):
+    """One file of a replay's rows, and their serial numbers [first, last)."""
+
+    name: Text
+    transitions: Annotated[list[Count], Len(2, 2)]
+    observations: Annotated[list[Count], Len(2, 2)]
+    replay: Count = 0
+
+    @model_validator(mode="after")
+    def _ranges_go_up(self) -> SegmentEntry:
+        for name in ("transitions", "observations"):
+            first, last = getattr(self, name)
+            if first > last:
+                raise ValueError(f"{name} end before they begin")
+        return self
+
+
+def _known_space(value: Any) -> Any:
+    """Bound a described space before anybody allocates for it; what it means is for `space_from_json`."""
+    if not isinstance(value, Mapping):
+        raise ValueError("a space must be a mapping")
+    for part in _parts(value):
+        sizes = part.get("shape", part.get("n", 1))
+        sizes = sizes if isinstance(sizes, list) else [sizes]
+        if len(sizes) > MOST_AXES or not all(type(size) is int and size >= 0 for size in sizes):
+            raise ValueError("a size of the space is not a whole number")
+        if math.prod(sizes) > LARGEST_SPACE:
+            raise ValueError(f"the space has {math.prod(sizes):,} numbers; at most {LARGEST_SPACE:,} can be")
+        if any(type(size) is not int or not 0 < size <= LARGEST_SPACE for size in _flat(part.get("nvec", []))):
+            raise ValueError("a choice of the space has no possible number of options")
+    return value
+
+
+def _parts(space: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the spaces of which one is made; depth is bounded by the reader of the file."""
+    if space.get("type") != "Dict":
+        return [space]
+    try:
+        return [part for _, below in space["spaces"] for part in _parts(below)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError("a Dict space must list pairs of a key and a space") from error
+
+
+def _flat(value: Any) -> list[Any]:
+    return [item for part in value for item in _flat(part)] if isinstance(value, list) else [value]
+
+
+Space = Annotated[dict[str, Any], BeforeValidator(_known_space)]
+
+
+class Spaces(_Plain):
+    """What the environment shows and takes."""
+
+    observation: Space
+    action: Space
+
+
+class Manifest(_Plain):
+    """`manifest.json` of a checkpoint."""
+
+    format_version: int
+    step: Count
+    algo: Text
+    env_id: Text
+    resume_mode: Literal["exact", "episode-boundary"]
+    config: dict[str, Any]
+    spaces: Spaces
+    torch_threads: Annotated[int, Ge(1), Le(MOST_THREADS)]
+    segments: list[SegmentEntry] = []
+    versions: dict[str, Text | None]
+    files: dict[str, FileEntry]
+
+
+class Metadata(_Plain):
+    """The parts of `metadata.json` without which a run cannot go on."""
+
+    status: Text
+    notices: list[Text]
+    hardware: dict[str, Any]
+    latest_metrics: dict[str, Any]
+
+
+class Best(_Plain):
+    """The best evaluation so far."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^checkpoints/step_[0-9]{1,19}$")]
+    metric: Text
+    value: float
+    step: Count
+
+
+class Episodes(_Plain):
+    """The latest training episodes."""
+
+    count: Count
+    latest: Annotated[list[tuple[float, Count]], Len(0, 10_000)]
+
+    model_config = ConfigDict(strict=False, extra="allow")  # pairs come as lists
+
+
+class Means(_Plain):
+    """Sums of what updates reported since the last row."""
+
+    sums: dict[str, Any]
+    counts: dict[str, Annotated[int, Ge(1), Le(LARGEST_COUNT)]]
+
+    @model_validator(mode="after")
+    def _match(self) -> Means:
+        if self.sums.keys() != self.counts.keys():
+            raise ValueError("sums and counts are not of the same metrics")
+        if any(getattr(value, "shape", None) != () for value in self.sums.values()):
+            raise ValueError("a sum is not a single number")
+        return self
+
+
+class Times(_Plain):
+    """Seconds spent so far."""
+
+    time_collect: float
+    time_update: float
+    time_eval: float
+
+
+class Counters(_Plain):
+    """What a run knows about itself."""
+
+    step: Count
+    update_count: Count
+    stop_reason: Text | None
+    times: Times
+    resolved: dict[str, float]
+    latest: dict[str, float | Text | None]
+    best: Best | None
+    logged_step: Count
+    evaluated_step: Count | None
+    evaluation_due: bool
+    metrics: Means
+    episodes: Episodes
+    task_episodes: dict[str, Episodes] = {}
+
+
+class FileLengths(_Plain):
+    """How long the files of rows were."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    __pydantic_extra__: dict[str, Count]
+
+
+class Generators(_Plain):
+    """The state of the random streams."""
+
+    torch: dict[str, Any]
+    numpy: dict[str, dict[str, Any]]
+
+
+class SessionState(_Plain):
+    """The part of a state that belongs to the run rather than to its learner or environments."""
+
+    counters: Counters
+    streams: Generators
+    callbacks: dict[str, dict[str, Any]]
+    file_lengths: FileLengths
+
+
+class State(_Plain):
+    """The tree that `state.json` describes."""
+
+    algorithm: dict[str, Any]
+    normalizers: dict[str, Any] | None
+    collector: dict[str, Any]
+    session: SessionState
+
+
+class SweepRun(_Plain):
+    """What a sweep's summary says of one seed."""
+
+    seed: Annotated[int, Ge(0), Le(LARGEST_COUNT)]
+    run_dir: Text | None = None
+    checkpoint_path: Text | None = None
+    best_checkpoint_path: Text | None = None
+    metrics: dict[str, Any] = {}
+    status: Literal["pending", "running", "completed", "interrupted", "failed"] = "completed"
+    resume_mode: Text | None = None
+    stop_reason: Text | None = None
+    duration_seconds: float | None = None
+    error: str | None = None
+    traceback: str | None = None
+    signal: Annotated[int, Ge(0), Le(255)] | None = None
+
+
+class Summary(_Plain):
+    """`benchmark_summary__*.json` of a sweep."""
+
+    schema_version: int
+    status: Text
+    created_at_utc: Text
+    finished_at_utc: Text | None
+    config: dict[str, Any] | None
+    runs: Annotated[list[SweepRun], Len(0, 1_000_000)]
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+def mismatch(schema: type[Schema], content: Any) -> str | None:
+    """Return the first field that does not fit and why, or None where all of them do."""
+    try:
+        schema.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        found = repr(first["input"])
+        shown = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
+        return f"{place[:200]}: {first['msg']}, got {shown}"
+    return None
