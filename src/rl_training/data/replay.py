@@ -263,6 +263,9 @@ class Replay:
         count, oldest = state["count"], state["oldest"]
         if not 0 <= oldest <= count <= oldest + self.capacity or (oldest == count > 0):
             raise ValueError(f"a replay of {self.capacity} rows cannot hold those from {oldest} to {count}")
+        held = state["accumulator"]["action"]
+        if held is not None and held.shape[2:] != self.columns["action"].shape[1:]:
+            raise ValueError(f"the actions held back have the shape {held.shape[2:]}")
         self.count, self.oldest = count, oldest
         self.observations.count = state["observation_count"]
         self.stacks.serials = state["stacks"]

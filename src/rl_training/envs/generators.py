@@ -30,7 +30,7 @@ def generator_from_state(state: dict[str, Any]) -> np.random.Generator:
     """Return a generator that continues from `state`."""
     name = state.get("bit_generator")
     if name not in _BIT_GENERATORS:
-        raise CheckpointError(f"the checkpoint names an unknown random generator `{name}`")
+        raise CheckpointError(f"the checkpoint names an unknown random generator `{name!s:.200}`")
     bit_generator: Any = _BIT_GENERATORS[name](0)
     bit_generator.state = state
     return np.random.Generator(bit_generator)

@@ -94,7 +94,7 @@ class ObservationNormalizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if set(state) != set(self._moments):
             raise CheckpointError(
-                f"the checkpoint normalises {sorted(state)}, the environment has {sorted(self._moments)}"
+                f"the checkpoint normalises {sorted(state)!s:.200}, the environment has {sorted(self._moments)}"
             )
         for key, moments in self._moments.items():
             moments.load_state_dict(state[key])

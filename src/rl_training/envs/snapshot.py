@@ -124,7 +124,7 @@ def _check_plain(value: Any, place: str) -> None:
 def _expect(layer: Any, saved: dict[str, Any], access: _Access | None) -> None:
     if access is None or saved["type"] != _type_name(layer):
         raise CheckpointError(
-            f"the checkpoint's environment has a `{saved['type']}` where this one has a "
+            f"the checkpoint's environment has a `{saved['type']!s:.200}` where this one has a "
             f"`{_type_name(layer)}`: resume with the same environment, wrappers and package versions"
         )
 

@@ -183,8 +183,8 @@ def space_from_json(data: dict[str, Any]) -> gym.Space[Any]:
         if kind == "Dict":
             return gym.spaces.Dict([(key, space_from_json(part)) for key, part in data["spaces"]])
     except (KeyError, TypeError, ValueError, AssertionError) as error:
-        raise CheckpointError(f"the checkpoint describes a space that cannot be read: {error}") from error
-    raise CheckpointError(f"the checkpoint describes a space of unknown type `{kind}`")
+        raise CheckpointError(f"the checkpoint describes a space that cannot be read: {error!s:.200}") from error
+    raise CheckpointError(f"the checkpoint describes a space of unknown type `{kind!s:.200}`")
 
 
 def _bound_to_json(bound: np.ndarray) -> Any:

@@ -161,7 +161,7 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
     algorithm's defaults are filled into `algo_kwargs`, so that the saved config repeats the run.
     """
     if not isinstance(raw, Mapping):
-        raise ConfigError(f"a configuration must be a mapping of keys, got {raw!r}")
+        raise ConfigError(f"a configuration must be a mapping of keys, got {raw!r:.200}")
     values, problems = check_record(
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )

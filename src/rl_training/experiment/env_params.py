@@ -120,7 +120,7 @@ def check_env_kwargs(
         if block is None:
             continue
         if not isinstance(block, Mapping):
-            problems.append(Problem((*path, mode), f"must be a mapping of environment keys, got {block!r}"))
+            problems.append(Problem((*path, mode), f"must be a mapping of environment keys, got {block!r:.200}"))
             continue
         checked[mode], found = _check_keys(block, (*path, mode))
         problems += found

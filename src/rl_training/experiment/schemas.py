@@ -11,7 +11,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Le, Len
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from rl_training.experiment.runs import EVALUATIONS, METRICS
 
 LARGEST_COUNT = 1 << 62  # serial numbers are counted in 64 bits, and sums of two must fit as well
 MOST_THREADS = 1024
@@ -176,11 +186,11 @@ class Counters(_Plain):
     task_episodes: dict[str, Episodes] = {}
 
 
-class FileLengths(_Plain):
-    """How long the files of rows were."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-    __pydantic_extra__: dict[str, Count]
+def _both_files(lengths: dict[str, int]) -> dict[str, int]:
+    for name in (METRICS, EVALUATIONS):
+        if name not in lengths:
+            raise ValueError(f"{name} is missing")
+    return lengths
 
 
 class Generators(_Plain):
@@ -196,7 +206,7 @@ class SessionState(_Plain):
     counters: Counters
     streams: Generators
     callbacks: dict[str, dict[str, Any]]
-    file_lengths: FileLengths
+    file_lengths: Annotated[dict[str, Count], AfterValidator(_both_files)]
 
 
 class State(_Plain):

@@ -65,7 +65,7 @@ def read_segment(run_dir: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarra
     try:
         arrays: dict[str, np.ndarray] = load_file(path)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"segment {path} cannot be read: {error}") from error
+        raise CheckpointError(f"segment {path} cannot be read: {error!s:.300}") from error
     for name, array in arrays.items():
         first, last = entry["transitions" if name.startswith("transition/") else "observations"]
         if array.shape[:1] != (last - first,):

@@ -49,7 +49,7 @@ def read_state(directory: Path) -> Any:
         tensors = load_file(directory / TENSORS_FILE)
         return _decode(read_json(directory / STATE_FILE), tensors)
     except (OSError, SafetensorError, UntrustedFileError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{directory} cannot be read as a checkpoint's state: {error}") from error
+        raise CheckpointError(f"{directory} cannot be read as a checkpoint's state: {error!s:.300}") from error
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -107,7 +107,7 @@ def read_tasks(env_kwargs: Mapping[str, Any]) -> tuple[list[Task], list[Problem]
     ]
     entries = env_kwargs[TASKS]
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
-        return [], [*problems, Problem(_PATH, f"must be a list of at least one task, got {entries!r}")]
+        return [], [*problems, Problem(_PATH, f"must be a list of at least one task, got {entries!r:.200}")]
     tasks: list[Task] = []
     for number, entry in enumerate(entries):
         path = (*_PATH, str(number))
@@ -121,7 +121,7 @@ def read_tasks(env_kwargs: Mapping[str, Any]) -> tuple[list[Task], list[Problem]
 
 def _read_task(entry: Any, shared: Mapping[str, Any], path: KeyPath) -> tuple[Task | None, list[Problem]]:
     if not isinstance(entry, Mapping):
-        return None, [Problem(path, f"must be a mapping with the key env_id, got {entry!r}")]
+        return None, [Problem(path, f"must be a mapping with the key env_id, got {entry!r:.200}")]
     hints = field_types(TaskKeys)
     values: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -142,7 +142,7 @@ def _read_task(entry: Any, shared: Mapping[str, Any], path: KeyPath) -> tuple[Ta
     name = keys.name or keys.env_id
     task = Task(name, keys.env_id, env_kwargs, keys.target_return, keys.random_return)
     if not name.isprintable():
-        problems.append(Problem((*path, "name"), f"must be printable text, got {name!r}"))
+        problems.append(Problem((*path, "name"), f"must be printable text, got {name!r:.200}"))
     target, random = keys.target_return, keys.random_return
     if target is not None and random is not None and random >= target:
         text = f"{random:g} is not below target_return, {target:g}; set it to what random actions earn"

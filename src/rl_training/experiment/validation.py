@@ -78,14 +78,14 @@ def check_value(hint: Any, value: Any, path: KeyPath) -> tuple[Any, list[Problem
         return _check_mapping(hint, value, path)
     value = _as_intended_number(value, hint)
     if _has_non_finite(value):
-        return None, [Problem(path, f"must be {describe(hint)}, got {value!r}, which is not finite")]
+        return None, [Problem(path, f"must be {describe(hint)}, got {value!r:.200}, which is not finite")]
     from pydantic import ValidationError
 
     try:
         # JSON is the strict mode that still takes lists for tuples and text for paths.
         return _adapter(hint).validate_json(json.dumps(value), strict=True), []
     except (ValidationError, TypeError):
-        return None, [Problem(path, f"must be {describe(hint)}, got {value!r}{_repair(hint, value)}")]
+        return None, [Problem(path, f"must be {describe(hint)}, got {value!r:.200}{_repair(hint, value)}")]
 
 
 def build_record(record: type[Record], raw: Mapping[str, Any], path: KeyPath = ()) -> Record:
@@ -152,9 +152,9 @@ def check_plain(value: Any, path: KeyPath) -> list[Problem]:
     try:
         json.dumps(value, allow_nan=False)
     except TypeError:
-        text = f"must be plain data (text, numbers, true, false, null, lists, mappings), got {value!r}"
+        text = f"must be plain data (text, numbers, true, false, null, lists, mappings), got {value!r:.200}"
     except ValueError:
-        text = f"must be finite, got {value!r}; write a large number such as 1e30 instead"
+        text = f"must be finite, got {value!r:.200}; write a large number such as 1e30 instead"
     else:
         return []
     return [Problem(path, text)]
@@ -195,7 +195,7 @@ def _check_mapping(hint: Any, value: Any, path: KeyPath) -> tuple[Any, list[Prob
     if value is None:
         return {}, []  # `algo_kwargs:` with nothing under it
     if not isinstance(value, dict):
-        return None, [Problem(path, f"must be {describe(hint)}, got {value!r}")]
+        return None, [Problem(path, f"must be {describe(hint)}, got {value!r:.200}")]
     return value, []
 
 

@@ -175,4 +175,4 @@ def _smaller(params: ExperienceParams, fits: Callable[[int], bool]) -> list[str]
 def _written(resumed: ResumePoint) -> int:
     """Return the bytes of the replay that the run holds on disk already."""
     segments = resumed.checkpoint.run_dir / SEGMENTS
-    return sum(path.stat().st_size for path in segments.iterdir()) if segments.is_dir() else 0
+    return sum(path.lstat().st_size for path in segments.iterdir()) if segments.is_dir() else 0

@@ -133,12 +133,25 @@ def check_form(expected: Any, found: Any, place: str) -> None:
 
 
 def check_collector_form(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Check a collector's state but for its environments, which only they can judge, and what grows with time."""
+    """Check a collector's state but for what grows with time; most of an environment's state only it can judge."""
     if "tasks" in expected:
         for name, task in expected["tasks"].items():
             check_collector_form(task, found["tasks"][name])
         return
     check_form(_without_growing(expected), _without_growing(found), "collector")
+    _check_axes(expected["env"], found["env"], "collector.env")
+
+
+def _check_axes(expected: Any, found: Any, place: str) -> None:
+    """Raise where an array of an environment has another number of axes; its sizes may change as it goes on."""
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        for key in expected.keys() & found.keys():
+            _check_axes(expected[key], found[key], f"{place}.{key}")
+    elif isinstance(expected, list) and isinstance(found, list):
+        for number, (one, other) in enumerate(zip(expected, found, strict=False)):
+            _check_axes(one, other, f"{place}.{number}")
+    elif isinstance(expected, np.ndarray) and isinstance(found, np.ndarray) and expected.ndim != found.ndim:
+        raise ValueError(f"{place} is an array of {found.ndim} axes instead of {expected.ndim}")
 
 
 def _without_growing(collector: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,8 +174,11 @@ def check_replay_counts(collector: Mapping[str, Any], segments: Sequence[Mapping
 
 
 def check_actions(replay: Replay, space: gym.Space[Any]) -> None:
-    """Raise where a replay holds actions that a space with numbered ones does not have."""
+    """Raise where a restored replay holds actions that a space of numbered ones does not have.
+
+    Compiled code counts on it: an index is not looked at twice.
+    """
     if isinstance(space, gym.spaces.Discrete):
-        actions = replay.columns["action"]
-        if actions.size and not 0 <= actions.min() <= actions.max() < space.n:
-            raise ValueError(f"the replay holds an action that is none of {space.n}")
+        for actions in (replay.columns["action"], replay.accumulator.state_dict()["action"]):
+            if actions is not None and actions.size and not 0 <= actions.min() <= actions.max() < space.n:
+                raise ValueError(f"the replay holds an action that is none of {space.n}")

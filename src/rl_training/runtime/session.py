@@ -153,10 +153,11 @@ class TrainingSession(RecordedRun):
             self.streams.load_state_dict(session["streams"])
             if self._archives:
                 check_replay_counts(state["collector"], checkpoint.manifest["segments"])
-            for archive, task in zip(self._archives, self.setup.tasks, strict=False):
+            for archive in self._archives:
                 archive.restore(checkpoint.run_dir, checkpoint.manifest["segments"], fork=resumed.fork)
-                check_actions(archive.replay, task.action_space)
             self.collector.load_state_dict(state["collector"], step=checkpoint.step)
+            for archive, task in zip(self._archives, self.setup.tasks, strict=False):
+                check_actions(archive.replay, task.action_space)
             self.callbacks.load_state_dict(resumed.kept_callbacks(session["callbacks"]))
             self.load_counters(session["counters"])
             if resumed.asks_for_more(self.config.total_timesteps):
