@@ -23,6 +23,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -290,7 +291,7 @@ def cases(bases: list[Path], directory: Path, count: int, seed: int) -> Iterator
         way = draw.choices(["load_policy", "evaluate", "resume"], [3, 1, 3])[0]
         run = Path(shutil.copytree(base, directory / "case" / base.name, symlinks=True))
         kind = mutate(run, draw, to_resume=way == "resume")
-        yield f"{seed}/{number} {base.name.split('_')[0]} {kind}", way, lambda run=run, way=way: try_case(run, way)
+        yield f"{seed}/{number} {base.name.split('_')[0]} {kind}", way, partial(try_case, run, way)
         shutil.rmtree(directory / "case")
 
 

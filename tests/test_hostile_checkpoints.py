@@ -55,7 +55,7 @@ def set_at(tree: Any, place: str, value: Any) -> None:
     tree[last] = value
 
 
-MANIFEST = [
+MANIFEST: list[tuple[str, Any]] = [
     ("step", None),
     ("step", 2**80),
     ("step", "4"),
@@ -86,7 +86,7 @@ def test_a_field_of_the_manifest_that_cannot_be_is_named(place: str, value: Any,
         assert "\n" not in str(raised.value)
 
 
-STATE = [
+STATE: list[tuple[str, Any]] = [
     ("session/counters/step", None),
     ("session/counters/step", 2**100),
     ("session/counters/update_count", "3"),

@@ -134,7 +134,7 @@ def test_restored_arrays_lie_as_fresh_ones_do_and_share_nothing(tmp_path: Path) 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_observations_enter_products_from_memory_of_their_own(dtype: type) -> None:
     """Environments hand over views, shared memory and NumPy's arrays, which lie anywhere."""
-    memory = np.zeros(64, dtype)
+    memory: np.ndarray = np.zeros(64, dtype)
     for start in range(1, 9):
         view = memory[start : start + 6].reshape(2, 3)
         tensor = to_tensor(view, torch.device("cpu"))

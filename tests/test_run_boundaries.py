@@ -134,7 +134,8 @@ class At(Callback):
     """Does something to the run directory once a step is reached."""
 
     def __init__(self, step: int, action: Callable[[Path], object]) -> None:
-        self.step, self.action = step, action
+        self.step = step
+        self.action: Callable[[Path], object] | None = action
 
     def on_update_end(self, event: TrainingEvent) -> None:
         if event.step >= self.step and self.action is not None:
@@ -146,9 +147,8 @@ REMOVALS: dict[str, Callable[[Path], object]] = {
     "the run": shutil.rmtree,
     "metrics.jsonl": lambda run_dir: (run_dir / "metrics.jsonl").unlink(),
     "evaluations.jsonl": lambda run_dir: (run_dir / "evaluations.jsonl").unlink(),
-    "metrics.jsonl replaced": lambda run_dir: (
-        (run_dir / "metrics.jsonl").unlink(),
-        (run_dir / "metrics.jsonl").touch(),
+    "metrics.jsonl replaced": lambda run_dir: shutil.copy(run_dir / "config.yaml", run_dir / "new").replace(
+        run_dir / "metrics.jsonl"
     ),
     "config.yaml": lambda run_dir: (run_dir / "config.yaml").unlink(),
     "checkpoints": lambda run_dir: shutil.rmtree(run_dir / CHECKPOINTS),

@@ -101,7 +101,8 @@ def check_num_envs(checkpoint: Checkpoint, config: TrainConfig, collector: Mappi
     for state in states:
         observation = state.get("observation") if isinstance(state, dict) else None
         parts = list(observation.values()) if isinstance(observation, dict) else [observation]
-        if not parts or any(np.shape(part)[:1] != (config.num_envs,) for part in parts):
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        if not parts or len(arrays) < len(parts) or any(array.shape[:1] != (config.num_envs,) for array in arrays):
             raise CheckpointError(
                 f"checkpoint {checkpoint.path} is damaged: num_envs in its configuration is {config.num_envs}, and its "
                 "state does not hold an observation of each"
