@@ -14,9 +14,8 @@ from rl_training.experiment.checkpoints import Checkpoint, checkpoint_lineage, r
 from rl_training.experiment.config import TrainConfig, validate_config
 from rl_training.experiment.forks import network_differences
 from rl_training.experiment.registry import get_algorithm_spec
-from rl_training.experiment.state_files import read_state
-from rl_training.runtime.policy import checkpoint_fits
 from rl_training.runtime.protocols import Algorithm
+from rl_training.runtime.restored_state import checkpoint_fits, read_checked_state
 from rl_training.runtime.task_setup import TaskSetup
 
 logger = logging.getLogger("rl_training")
@@ -77,7 +76,7 @@ class WarmStart:
 
     def apply(self, algorithm: Algorithm, tasks: Sequence[TaskSetup]) -> None:
         """Give an algorithm the weights, and the environments of its tasks the observation statistics."""
-        state = read_state(self.checkpoint.path)
+        state = read_checked_state(self.checkpoint, validate_config(self.checkpoint.config))
         with checkpoint_fits(self.checkpoint):
             algorithm.load_weights(state["algorithm"])
             for task in tasks:
