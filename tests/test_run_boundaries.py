@@ -147,9 +147,7 @@ REMOVALS: dict[str, Callable[[Path], object]] = {
     "the run": shutil.rmtree,
     "metrics.jsonl": lambda run_dir: (run_dir / "metrics.jsonl").unlink(),
     "evaluations.jsonl": lambda run_dir: (run_dir / "evaluations.jsonl").unlink(),
-    "metrics.jsonl replaced": lambda run_dir: shutil.copy(run_dir / "config.yaml", run_dir / "new").replace(
-        run_dir / "metrics.jsonl"
-    ),
+    "metrics.jsonl replaced": lambda run_dir: (run_dir / "evaluations.jsonl").rename(run_dir / "metrics.jsonl"),
     "config.yaml": lambda run_dir: (run_dir / "config.yaml").unlink(),
     "checkpoints": lambda run_dir: shutil.rmtree(run_dir / CHECKPOINTS),
     "segments": lambda run_dir: shutil.rmtree(run_dir / SEGMENTS),

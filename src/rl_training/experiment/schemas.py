@@ -132,7 +132,7 @@ class Best(_Plain):
 
     path: Annotated[str, StringConstraints(pattern=r"^checkpoints/step_[0-9]{1,19}$")]
     metric: Text
-    value: float
+    value: FiniteFloat
     step: Count
 
 

@@ -24,7 +24,7 @@ from rl_training.experiment.runs import (
     write_metadata,
 )
 from rl_training.runtime.run_utils import serialize_train_config
-from rl_training.runtime.sinks import JsonLines, MetricSink, Row, TensorBoardSink, WandbSink
+from rl_training.runtime.sinks import JsonLines, MetricSink, Row, TensorBoardSink, WandbSink, plain_value
 
 logger = logging.getLogger("rl_training")
 
@@ -103,6 +103,8 @@ class RunRecorder:
     def update(self, **fields: Any) -> None:
         """Change fields of the metadata and write it."""
         self.metadata.update(fields)
+        latest = self.metadata["latest_metrics"]
+        self.metadata["latest_metrics"] = {name: plain_value(value) for name, value in latest.items()}
         write_metadata(self.run_dir, self.metadata)
 
     def sync(self) -> dict[str, int]:
@@ -128,6 +130,7 @@ class RunRecorder:
                 with contextlib.suppress(OSError, StorageError):
                     self._reserve(0)
                 self._lock.close()
+                self._lock = None  # a callback that fails at the end lets the run end once more, as failed
 
     def _write_in_reserve(self, ended: Mapping[str, Any]) -> None:
         """Write how the run ended in the space kept for it; what ended the run is told, not what goes wrong here."""

@@ -46,7 +46,7 @@ class JsonLines:
 
     def write(self, row: Row) -> None:
         """Append one row, readable at once."""
-        line = json.dumps({key: _plain(value) for key, value in row.items()}, allow_nan=False)
+        line = json.dumps({key: plain_value(value) for key, value in row.items()}, allow_nan=False)
         with storage_errors(self.path.name, self.path.parent):
             self._file.write(line.encode() + b"\n")
             self._file.flush()
@@ -153,7 +153,7 @@ def _now() -> float:
     return time.time()
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a value that strict JSON can hold: not-a-number becomes null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
