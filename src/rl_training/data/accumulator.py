@@ -110,8 +110,8 @@ class NStepAccumulator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the steps held back."""
         age, held = state["age"], (state["observation"], state["action"])
-        if (age < -1).any() or (age > self.n_step).any():
-            raise ValueError(f"a step held back for its return has an age beyond {self.n_step}")
+        if (age < -1).any() or (age >= self.n_step).any():
+            raise ValueError(f"a step held back for its return has an age of {self.n_step} or more")
         if any(part is not None and part.shape[:2] != age.shape for part in held):
             raise ValueError(
                 f"the steps held back are not those of {self.n_step} steps in {self.num_envs} environments"

@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    FiniteFloat,
     StringConstraints,
     ValidationError,
     model_validator,
