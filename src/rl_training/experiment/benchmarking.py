@@ -19,6 +19,7 @@ from rl_training.experiment.sweeps import COMPLETED, RUNNING, BenchmarkRunRecord
 from rl_training.experiment.untrusted import UntrustedFileError, read_json
 
 SUMMARY_SCHEMA_VERSION = 1
+SUMMARY_NAMES = "benchmark_summary__*.json of an output directory"
 FEWEST_FOR_INTERVAL = 3
 
 
@@ -135,7 +136,7 @@ def read_summary(path: Path) -> SweepSummary:
     except FileNotFoundError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): give the summary of a sweep") from error
     except UntrustedFileError as error:
-        raise ConfigError(f"{error}: give the summary of a sweep") from error
+        raise ConfigError(f"{path} is not the summary of a sweep ({error}): give a file {SUMMARY_NAMES}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if type(version) is int and version != SUMMARY_SCHEMA_VERSION:
         raise ConfigError(
@@ -144,10 +145,7 @@ def read_summary(path: Path) -> SweepSummary:
         )
     problem = mismatch(Summary, content)
     if problem is not None:
-        raise ConfigError(
-            f"{path} is not the summary of a sweep: give a file benchmark_summary__*.json of an output directory "
-            f"({problem})"
-        )
+        raise ConfigError(f"{path} is not the summary of a sweep ({problem}): give a file {SUMMARY_NAMES}")
     return SweepSummary(
         config=content["config"],
         runs=tuple(BenchmarkRunRecord.from_json(record) for record in content["runs"]),
