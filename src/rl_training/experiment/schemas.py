@@ -169,6 +169,13 @@ class Times(_Plain):
     time_eval: float
 
 
+class Logged(_Plain):
+    """What callbacks logged: values that wait for a row, and the names so far."""
+
+    waiting: dict[str, FiniteFloat] = {}
+    names: list[Text] = []
+
+
 class Counters(_Plain):
     """What a run knows about itself."""
 
@@ -185,6 +192,7 @@ class Counters(_Plain):
     metrics: Means
     episodes: Episodes
     task_episodes: dict[str, Episodes] = {}
+    logged: Logged = Logged()
 
 
 def _both_files(lengths: dict[str, int]) -> dict[str, int]:
