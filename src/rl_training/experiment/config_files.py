@@ -105,7 +105,7 @@ def parse_set(text: str) -> tuple[KeyPath, Any]:
         raise ConfigError(f"--set {text}: no `=`; write --set {key.strip() or 'KEY'}=VALUE")
     if not all(parts):
         raise ConfigError(f"--set {text}: the key before `=` is incomplete; write it as --set block.key=VALUE")
-    return parts, parse_yaml(value, f"--set {text}")
+    return parts, parse_yaml(value, f"--set {text if len(text) <= 80 else text[:80] + '...'}")
 
 
 @dataclass
