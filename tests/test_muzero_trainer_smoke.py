@@ -283,7 +283,10 @@ def test_simulations_that_are_no_count_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_environment_that_allows_nothing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFailure, match="gave an action mask that allows nothing; allow at least one action, or end the episode"):
+    with pytest.raises(
+        EnvironmentFailure,
+        match="gave an action mask that allows nothing; allow at least one action, or end the episode",
+    ):
         train(tiny_run(tmp_path, "muzero", "toy_envs:Toy/Stuck-v0"))
 
 

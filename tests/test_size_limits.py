@@ -41,7 +41,7 @@ def sixteen_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ppo", "algo_kwargs.hidden_sizes=[1000000000]"),
         ("ppo", "algo_kwargs.hidden_sizes=[100000,100000]"),
         ("ppo", "num_envs=1e9"),
-        ("ppo", "num_envs=1" + "0" * 390),
+        ("ppo", "num_envs=1" + "0" * 38),
         ("ppo", "eval_episodes=1e12"),
         ("ppo", "env_kwargs.frame_stack=1e9"),
         ("dqn", "num_envs=1e9"),
