@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms.ppo_loss import generalized_advantage
+from rl_training.algorithms.advantages import generalized_advantage
 from rl_training.envs.make import make_vector_env
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.streams import derive_seeds
@@ -26,7 +26,7 @@ class ScriptedActor:
     def start_rollout(self):
         self.rollouts += 1
 
-    def act(self, observation, mask, generator):
+    def act(self, observation, mask, controls, generator):
         return torch.as_tensor(np.repeat(self.action[np.newaxis], observation.shape[0], axis=0))
 
     def env_action(self, action):

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from planning_parts import ACTIONS, OBSERVATION, generator, make_algorithm
+from rl_training.algorithms.efficientzero import EfficientZeroParams
+from rl_training.algorithms.gumbel_muzero import GumbelMuZeroParams
 from rl_training.algorithms.muzero import MuZero
-from rl_training.algorithms.muzero_loss import UnrollBatch
-from rl_training.algorithms.muzero_params import EfficientZeroParams, GumbelMuZeroParams
-from rl_training.algorithms.planning_batches import Draws
+from rl_training.algorithms.planning.batches import Draws
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.data.samplers import UniformSampler
 from rl_training.data.trajectory_replay import TrajectoryReplay
-from rl_training.search.rules import Gumbel
+from rl_training.search.gumbel import Gumbel
 from rl_training.search.search import TreeSearch
 
 STEPS = 3  # of an unroll, in `planning_parts.SMALL`

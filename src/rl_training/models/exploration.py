@@ -55,11 +55,14 @@ class ExplorationMatrices:
         return self._matrices
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the matrices and their age, as a part of the algorithm's own state."""
-        return {"exploration": self._matrices, "exploration_age": self._age}
+        """Return the matrices and their age."""
+        return {"matrices": self._matrices, "age": self._age}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on; of the algorithm's state only this part is looked at."""
-        matrices = state["exploration"]
-        self._matrices = None if matrices is None else matrices.to(self.device)
-        self._age = state["exploration_age"]
+    def load_state_dict(self, state: Mapping[str, Any] | Tensor | None) -> None:
+        """Go on with the saved matrices; older checkpoints hold them alone."""
+        if state is None or isinstance(state, Tensor):
+            state = {"matrices": state, "age": 0}
+        matrices = state["matrices"]
+        # A copy: arrays of a checkpoint share memory with the file's other content.
+        self._matrices = None if matrices is None else matrices.to(self.device, copy=True)
+        self._age = state["age"]

@@ -58,9 +58,13 @@ class FlatOptimizer:
 
     def step(self, loss: Tensor, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
         """Descend along the gradient of `loss` and return the gradient's norm before clipping."""
+        self.backward(loss)
+        return self.descend(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
+
+    def backward(self, loss: Tensor) -> None:
+        """Overwrite the gradient by that of `loss`."""
         self.gradient.zero_()
         loss.backward()
-        return self.descend(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
 
     @torch.no_grad()
     def descend(self, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
@@ -69,6 +73,7 @@ class FlatOptimizer:
         if max_grad_norm is not None:
             self.gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         self._apply(learning_rate)
+        torch.autograd.graph.increment_version(self.values)  # which the fused kernel leaves out
         self._steps += 1
         if self._steps % STEPS_BETWEEN_SWEEPS == 0:
             self._sweep()

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import train_off_policy
 from rl_training.runtime.session import TrainResult

@@ -19,10 +19,10 @@ from rl_training.data.replay import Replay, ReplayBatch
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
 from rl_training.envs.normalize import normalizers_of
 from rl_training.envs.vector import VectorEnv
+from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
-from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
 from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay

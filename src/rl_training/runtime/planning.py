@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.muzero import MuZero, exploration
-from rl_training.algorithms.muzero_loss import UnrollBatch
-from rl_training.algorithms.planning_batches import BatchMaker, Draws
-from rl_training.algorithms.planning_params import PlanningParams
-from rl_training.algorithms.planning_targets import search_errors
+from rl_training.algorithms.planning.batches import BatchMaker, Draws
+from rl_training.algorithms.planning.params import PlanningParams
+from rl_training.algorithms.planning.targets import search_errors
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.data.trajectory_replay import TrajectoryReplay
 from rl_training.envs.normalize import normalizers_of
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
+from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.tasks import is_suite
-from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import make_sampler
 from rl_training.runtime.planning_collector import ActionTaker, PlanningCollector

@@ -15,6 +15,7 @@ from rl_training.data.replay import Replay
 from rl_training.envs.step import StepBatch
 from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.experiment.benchmarking import score_metric
+from rl_training.experiment.cadence import Marks
 from rl_training.experiment.checkpoints import (
     BEST,
     ResumePoint,
@@ -25,7 +26,6 @@ from rl_training.experiment.checkpoints import (
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tasks import is_suite
-from rl_training.runtime.cadence import Marks
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping
 from rl_training.runtime.controls import Control
 from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds

@@ -18,7 +18,11 @@ class ModelOutput(NamedTuple):
 
 
 class SearchModel(Protocol):
-    """A model to plan with, evaluated for all roots of a batch at once."""
+    """A model to plan with, evaluated for all roots of a batch at once.
+
+    One that can run all simulations of a search on its own also has
+    `simulate(rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None`.
+    """
 
     def initial(self, observation: Any) -> ModelOutput:
         """Encode the roots' observations."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.data.observations import Observation
-from rl_training.models.planning_network import Block, PlanningNetwork
+from rl_training.models.planning_network import PlanningNetwork
 from rl_training.models.scalar_support import expected_scalar
-from rl_training.search.mlp import Dense, MLPModel
 from rl_training.search.model import ModelOutput
 
 
@@ -67,36 +66,3 @@ class PrefixModel(NetworkModel):
         going = (depth < cell.horizon).to(latent.dtype)  # [B, 1], 0 where the cell starts anew
         state = torch.cat((output, memory, prefix.unsqueeze(1), depth), 1) * going
         return result._replace(embedding=torch.cat((latent, state), 1))
-
-
-def compiled_model(network: PlanningNetwork, discount: float) -> MLPModel:
-    """Return the model that is searched as a whole in compiled code, on the CPU; `refresh` follows the weights."""
-    return MLPModel(
-        NetworkModel(network, discount).initial,
-        action_rows=network.action_rows,
-        dynamics=_layers(network.dynamics),
-        reward=[_dense(network.reward[0], "relu"), _dense(network.reward[2])],
-        trunk=[_dense(network.trunk, "relu")],
-        value=[_dense(network.value)],
-        policy=[_dense(network.policy)],
-        discount=discount,
-        residual=True,
-        rescale=True,
-    )
-
-
-def search_model(network: PlanningNetwork, discount: float, device: torch.device) -> NetworkModel | MLPModel:
-    """Return the fastest model for a network on a device."""
-    if network.prefix is not None:
-        return PrefixModel(network, discount)
-    return compiled_model(network, discount) if device.type == "cpu" else NetworkModel(network, discount)
-
-
-def _layers(block: Block) -> list[Dense]:
-    norm = (block.norm.weight, block.norm.bias)
-    return [Dense(block.first.weight, block.first.bias, "relu", norm=norm), _dense(block.second)]
-
-
-def _dense(layer: nn.Module, activation: str = "identity") -> Dense:
-    assert isinstance(layer, nn.Linear)
-    return Dense(layer.weight, layer.bias, activation)

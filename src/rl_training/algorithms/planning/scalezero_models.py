@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from rl_training.data.observations import Observation
-from rl_training.models.adapters import ScaledLinear
 from rl_training.models.encoders import DictEncoder, ImageEncoder, VectorEncoder
 from rl_training.models.planning_network import Prediction
 from rl_training.models.scalar_support import expected_scalar
-from rl_training.models.scalezero_network import SIMPLEX_SIZE, ScaleZeroNetwork, TaskParts
-from rl_training.models.world_transformer import TransformerBlock
+from rl_training.models.scalezero_network import ScaleZeroNetwork
 from rl_training.search.model import ModelOutput
 from rl_training.search.search import SearchResult
-from rl_training.search.transformer import Block, Linear, Norm, TaskHeads, Transformer, TransformerModel
 
 
 @dataclass(frozen=True)
@@ -108,66 +104,3 @@ class ScaleZeroModel:
         if missing == 0:
             return predicted
         return predicted._replace(policy=functional.pad(predicted.policy, (0, missing), value=-torch.inf))
-
-
-def compiled_transformer(network: ScaleZeroNetwork, discount: float) -> Transformer:
-    """Return the network in the form that is searched as a whole in compiled code, on the CPU."""
-    blocks = [_block(block) for block in network.transformer.blocks]
-    first = network.transformer.blocks[0]
-    assert isinstance(first, TransformerBlock)
-    return Transformer(
-        blocks,
-        [_task(network.parts(task)) for task in range(len(network.specs))],
-        positions=network.transformer.positions,
-        norm=_norm(network.transformer.norm),
-        heads=first.heads,
-        top_k=first.experts.top_k,
-        group=SIMPLEX_SIZE,
-        discount=discount,
-    )
-
-
-def fastest_model(model: ScaleZeroModel, transformer: Transformer | None) -> ScaleZeroModel | TransformerModel:
-    """Return what to search with: the compiled transformer where there is one, with the model's encoders before it."""
-    return model if transformer is None else TransformerModel(transformer, model.tasks, model.encode)
-
-
-def _block(block: nn.Module) -> Block:
-    assert isinstance(block, TransformerBlock)
-    experts = block.experts
-    return Block(
-        attention_norm=_norm(block.attention_norm),
-        attention_input=_linear(block.attention_input),
-        attention_output=_linear(block.attention_output),
-        experts_norm=_norm(block.experts_norm),
-        experts_first=_linear(experts.first),
-        experts_second=_linear(experts.second),
-        expert_size=len(experts.first.bias) if experts.router is None else experts.expert_size,
-        router=None if experts.router is None else Linear(partial(_itself, experts.router)),
-    )
-
-
-def _task(parts: TaskParts) -> TaskHeads:
-    return TaskHeads(
-        action_rows=parts.action_rows,
-        state_trunk=_linear(parts.state_trunk),
-        policy=_linear(parts.policy),
-        value=_linear(parts.value),
-        step_trunk=_linear(parts.step_trunk),
-        latent=_linear(parts.latent),
-        reward=_linear(parts.reward),
-    )
-
-
-def _norm(norm: nn.LayerNorm) -> Norm:
-    return Norm(norm.weight, norm.bias)
-
-
-def _linear(layer: ScaledLinear | nn.Linear) -> Linear:
-    if isinstance(layer, ScaledLinear):
-        return Linear(layer.merged, layer.bias)
-    return Linear(partial(_itself, layer.weight), layer.bias)
-
-
-def _itself(weight: Tensor) -> Tensor:
-    return weight

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.search.mlp import padded, tiled
+from rl_training.kernels.search.perceptron_model import padded, tiled
 from rl_training.search.model import ModelOutput
-from rl_training.search.tree import Buffers, Leaves, make_leaves
+from rl_training.search.rule import Rule
+from rl_training.search.tree import Buffers, Leaves, Tree, make_leaves
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,10 @@ class Workspace(NamedTuple):
 
 
 class Transformer:
-    """Packed weights of a world transformer for all of its tasks; call `expire` whenever they have changed."""
+    """Packed weights of a world transformer for all of its tasks.
+
+    They are copied again where `changed` says that the originals are other ones since it was asked last.
+    """
 
     def __init__(
         self,
@@ -142,6 +146,7 @@ class Transformer:
         top_k: int,
         group: int,
         discount: float,
+        changed: Callable[[], bool] = lambda: False,
     ) -> None:
         """`positions` is [window, width]; a latent's softmax is taken over groups of `group` numbers."""
         self.actions = [len(task.action_rows) for task in tasks]
@@ -173,7 +178,8 @@ class Transformer:
             discount=discount,
             weights=np.zeros(self._size, np.float32),
         )
-        self._stale = True
+        self._changed = changed
+        self.refresh()
         self._buffers = Buffers()
 
     @property
@@ -184,13 +190,9 @@ class Transformer:
     @property
     def packed(self) -> PackedTransformer:
         """The weights as they are now."""
-        if self._stale:
+        if self._changed():
             self.refresh()
         return self._packed
-
-    def expire(self) -> None:
-        """Let the next search read the weights again."""
-        self._stale = True
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -204,7 +206,6 @@ class Transformer:
             for offset, outputs, inputs in pieces:
                 tiles = tiled(values[outputs, inputs])
                 weights[offset : offset + tiles.size].reshape(tiles.shape)[:] = tiles
-        self._stale = False
 
     def workspace(self, batch: int, nodes: int) -> Workspace:
         """Return memory for a search, uninitialised, valid until the next call."""
@@ -324,7 +325,7 @@ class TransformerModel:
 
     def initial(self, observation: Any) -> ModelOutput:
         """Encode the roots' observations, and read them as the first tokens of their paths."""
-        from rl_training.search.compiled_transformer import read_roots
+        from rl_training.kernels.search.transformer_search import read_roots
 
         latents = self._encode(observation)
         ends = np.cumsum([len(latent) for latent in latents])
@@ -342,3 +343,12 @@ class TransformerModel:
             discount=torch.from_numpy(leaves.discounts),
             embedding=torch.from_numpy(workspace.memory.copy()).view(rows, -1),
         )
+
+    def simulate(self, rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None:
+        """Run all simulations of a search whose roots are made."""
+        from rl_training.kernels.search.transformer_search import search_transformer
+
+        batch, nodes = tree.nodes.shape
+        workspace = self.transformer.workspace(batch, nodes)
+        workspace.memory.reshape(batch, nodes, -1)[:, 0] = root.embedding.numpy()
+        search_transformer(rule, tree, self.transformer.packed, self.spans, leaves, workspace)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rl_training.data.replay import ReplayBatch
-from rl_training.search.compiled_lanes import LANES, load, multiply_add, number, store
-from rl_training.search.compiled_parts import entry, part
+from rl_training.kernels.search.lanes import LANES, load, multiply_add, number, store
+from rl_training.search.compilation import compiled, part
 
 _NO_WEIGHT, _NO_MASK = np.empty(0, np.float32), np.empty((0, 0), np.bool_)
 
@@ -218,7 +218,7 @@ def best(values: np.ndarray, mask: np.ndarray, row: int) -> int:
     return chosen
 
 
-@entry
+@compiled
 def value_gradient(
     values: np.ndarray,
     target_values: np.ndarray,

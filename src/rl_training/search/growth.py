@@ -1,4 +1,4 @@
-"""Growing the trees: plant the roots, walk to the leaves, expand, back up, and read the results."""
+"""Growing the trees: make the roots, walk to the leaves, expand and back up."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
-from rl_training.search.compiled_parts import entry, part
-from rl_training.search.compiled_selection import best_of_visited, improved_policy, select_at_root, select_inside
-from rl_training.search.rules import Gumbel, Rule
+from rl_training.search.compilation import compiled, part
+from rl_training.search.rule import Rule, select_at_root, select_inside
 from rl_training.search.tree import UNVISITED, Leaves, Tree
 
 
@@ -37,8 +36,8 @@ def make_node(tree: Tree, root: int, number: int, value: float, logits: np.ndarr
         tree.edges[root, number, action].prior /= total
 
 
-@entry
-def plant(tree: Tree, values: np.ndarray, logits: np.ndarray) -> None:
+@part()
+def make_roots(tree: Tree, values: np.ndarray, logits: np.ndarray) -> None:
     """Make the roots from values [B] and logits [B, A]."""
     for root in range(len(values)):
         make_node(tree, root, 0, values[root], logits[root])
@@ -48,7 +47,7 @@ def plant(tree: Tree, values: np.ndarray, logits: np.ndarray) -> None:
         tree.bounds[root, 0], tree.bounds[root, 1] = math.inf, -math.inf
 
 
-@entry
+@part()
 def select(rule: Rule, tree: Tree, simulation: int, leaves: Leaves) -> None:
     """Walk from every root to an edge that leads to no node yet."""
     batch, nodes = tree.nodes.shape
@@ -81,7 +80,7 @@ def back_up(tree: Tree, root: int, leaf: int) -> None:
         node = parent
 
 
-@entry
+@part()
 def grow(tree: Tree, number: int, leaves: Leaves) -> None:
     """Add the leaves as the node of this number to every tree, and back their values up."""
     batch, nodes = tree.nodes.shape
@@ -96,14 +95,7 @@ def grow(tree: Tree, number: int, leaves: Leaves) -> None:
         back_up(tree, root, number)
 
 
-@entry
-def read_gumbel(rule: Gumbel, tree: Tree, weights: np.ndarray, actions: np.ndarray) -> None:
-    """Write the improved policy [B, A] and the best action [B] among the most visited."""
-    for root in range(len(actions)):
-        most = 0
-        for action in range(weights.shape[1]):
-            most = max(most, tree.edges[root, 0, action].visits)
-        actions[root] = best_of_visited(rule, tree, root, most)
-        improved_policy(rule, tree, root, 0, tree.scores)
-        for action in range(weights.shape[1]):
-            weights[root, action] = tree.scores[action]
+# The same, for Python to call.
+compiled_make_roots = compiled(make_roots)
+compiled_select = compiled(select)
+compiled_grow = compiled(grow)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from rl_training.algorithms.muzero_loss import UnrollBatch
-from rl_training.algorithms.planning_params import PlanningParams
-from rl_training.algorithms.planning_targets import partial_returns, steps_by_age, unroll_targets
+from rl_training.algorithms.planning.params import PlanningParams
+from rl_training.algorithms.planning.targets import partial_returns, steps_by_age, unroll_targets
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.data.trajectory_replay import TrajectoryReplay, Window
 from rl_training.models.augmentation import shift_observation
 from rl_training.models.encoders import DictEncoder, ImageEncoder, VectorEncoder
-from rl_training.search.search import Searchable, TreeSearch
+from rl_training.search.search import SearchResult
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class BatchMaker:
 
     params: PlanningParams
     network: Bootstrap
-    model: Searchable
-    search: TreeSearch
+    search: Callable[..., SearchResult]
+    """Searches from observations with the target network: takes what `TreeSearch.run` takes after the model."""
     actions: int
     device: torch.device
 
@@ -112,8 +113,7 @@ class BatchMaker:
         again[:, chosen] = True
         again &= window.real[: len(again)]
         observation, legal = replay.observed(window.rows[: len(again)][again])
-        found = self.search.run(
-            self.model,
+        found = self.search(
             to_tensor(observation, self.device),
             num_simulations=num_simulations,
             exploration=exploration,

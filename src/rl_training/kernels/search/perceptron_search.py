@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.search.compiled_lanes import LANES, load, multiply_add, store
-from rl_training.search.compiled_parts import entry, part
-from rl_training.search.compiled_tree import grow, select
-from rl_training.search.mlp import ELU, GELU, RELU, SILU, TANH, TILE, PackedMLP
-from rl_training.search.rules import Rule
+from rl_training.kernels.search.lanes import LANES, load, multiply_add, store
+from rl_training.kernels.search.perceptron_model import ELU, GELU, RELU, SILU, TANH, TILE, PackedMLP
+from rl_training.search.compilation import compiled, part
+from rl_training.search.growth import grow, select
+from rl_training.search.rule import Rule
 from rl_training.search.tree import Leaves, Tree
 
 # Sums may be taken in any order; infinities and NaN keep their meaning.
@@ -283,7 +283,7 @@ def _scalar(network: PackedMLP, index: int, activations: np.ndarray, row: int, r
     return expectation(activations[start : start + layer.width])
 
 
-@entry
+@compiled
 def search_mlp(
     rule: Rule, tree: Tree, network: PackedMLP, leaves: Leaves, latents: np.ndarray, activations: np.ndarray
 ) -> None:

@@ -10,12 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.search.compiled_mlp import ANY_ORDER, activate, expectation, exponential, multiply, normalize
-from rl_training.search.compiled_parts import entry, part
-from rl_training.search.compiled_tree import grow, select
-from rl_training.search.mlp import RELU
-from rl_training.search.rules import Rule
-from rl_training.search.transformer import PackedTransformer, Workspace
+from rl_training.kernels.search.perceptron_model import RELU
+from rl_training.kernels.search.perceptron_search import (
+    ANY_ORDER,
+    activate,
+    expectation,
+    exponential,
+    multiply,
+    normalize,
+)
+from rl_training.kernels.search.transformer_model import PackedTransformer, Workspace
+from rl_training.search.compilation import compiled, part
+from rl_training.search.growth import grow, select
+from rl_training.search.rule import Rule
 from rl_training.search.tree import Leaves, Tree
 
 ACTION, LATENT = 0, 1  # a node's tokens
@@ -249,7 +256,7 @@ def predict(network: PackedTransformer, spans: np.ndarray, leaves: Leaves, activ
             leaves.discounts[first + row] = network.discount
 
 
-@entry
+@compiled
 def read_roots(
     network: PackedTransformer, spans: np.ndarray, leaves: Leaves, workspace: Workspace, latents: np.ndarray
 ) -> None:
@@ -292,7 +299,7 @@ def begin_step(
             copy(network.weights[source:], workspace.activations[target : target + width])
 
 
-@entry
+@part()
 def expand(
     network: PackedTransformer, spans: np.ndarray, tree: Tree, node: int, leaves: Leaves, workspace: Workspace
 ) -> None:
@@ -310,7 +317,7 @@ def expand(
     predict(network, spans, leaves, workspace.activations)
 
 
-@entry
+@compiled
 def search_transformer(
     rule: Rule, tree: Tree, network: PackedTransformer, spans: np.ndarray, leaves: Leaves, workspace: Workspace
 ) -> None:

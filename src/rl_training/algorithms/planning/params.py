@@ -88,8 +88,8 @@ class PlanningParams(ExperienceParams):
     """Environment steps over which the correction rises linearly from 0."""
     reanalyze_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Share of each batch whose policies are searched again with the target network."""
-    target_update_interval: Annotated[int, Ge(1)] = 100
-    """Gradient steps between copies of the network to the target network."""
+    target_update_interval: Annotated[int, Ge(1)] = 400
+    """Environment steps between copies of the network to the target network."""
     shrink_n_step: bool = False
     """Sum fewer rewards the older a step is (EfficientZero)."""
     augmentation: Literal["none", "shift"] = "none"

@@ -11,6 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from rl_training.search.model import ModelOutput
+from rl_training.search.rule import Rule
+from rl_training.search.tree import Leaves, Tree
 
 TILE = 32
 """Outputs are computed so many at a time, and layers padded to it."""
@@ -131,7 +133,10 @@ def tiled(weight: np.ndarray) -> np.ndarray:
 
 
 class MLPModel:
-    """A model whose steps are perceptrons; `refresh` follows the weights after they were changed.
+    """A model whose steps are perceptrons, simulated as a whole in compiled code.
+
+    The weights are copied; `changed` says whether the originals changed since it was asked last, and `refresh` copies
+    them again.
 
     The next latent is the dynamics' output for the latent, with the action's row added before the first layer's
     normalisation and activation; the latent is added to it where `residual`, and it is scaled to [0, 1] where
@@ -153,9 +158,12 @@ class MLPModel:
         trunk: Sequence[Dense] = (),
         residual: bool = False,
         rescale: bool = False,
+        changed: Callable[[], bool] = lambda: False,
     ) -> None:
         """`initial` encodes observations, by any network; `action_rows` is [actions, width of the first layer]."""
         self.initial = initial
+        self.changed = changed
+        self._scratch = np.empty(0, np.float32)
         layout = _Layout(dynamics[-1].weight.shape[0])
         latent = layout.chain(dynamics, -1, action_rows=action_rows, residual=residual, rescale=rescale)
         features = layout.chain(trunk, latent)
@@ -183,3 +191,19 @@ class MLPModel:
             if is_weight:
                 values = tiled(values)
             self.packed.weights[offset : offset + values.size] = values.ravel()
+
+    def simulate(self, rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None:
+        """Run all simulations of a search whose roots are made."""
+        from rl_training.kernels.search.perceptron_search import search_mlp
+
+        if self.changed():
+            self.refresh()
+        batch, nodes = tree.nodes.shape
+        stride = self.packed.latent_stride
+        rows = batch * nodes
+        if self._scratch.size < rows * stride + batch * self.columns:
+            self._scratch = np.zeros(rows * stride + batch * self.columns, np.float32)
+        latents = self._scratch[: rows * stride].reshape(rows, stride)
+        activations = self._scratch[rows * stride :][: batch * self.columns]
+        latents[::nodes, : self.latent_size] = root.embedding.float().cpu().numpy()
+        search_mlp(rule, tree, self.packed, leaves, latents, activations)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.muzero_loss import UnrollBatch, clipped_share, known_mean
+from rl_training.algorithms.planning.unroll import UnrollBatch, clipped_share, known_mean
 from rl_training.data.observations import Observation, map_observation
 from rl_training.models.experts import Routing, expert_usage, load_balance
 from rl_training.models.scalar_support import scalar_loss

@@ -1,0 +1,40 @@
+"""What a kernel requires of an algorithm before it may stand in; each unmet requirement gives its reason."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, TypeVar
+
+Module = TypeVar("Module")
+
+
+class NoKernel(Exception):
+    """Why there is no kernel for an algorithm, in a few words that the log repeats."""
+
+
+def that(met: bool, reason: str) -> None:
+    """Give `reason` where a requirement is not met."""
+    if not met:
+        raise NoKernel(reason)
+
+
+def exact(module: Any, known: type[Module]) -> Module:
+    """Return a module of exactly the known type; a subclass may compute something else."""
+    that(type(module) is known, f"{type(module).__qualname__} is not exactly {known.__qualname__}")
+    assert isinstance(module, known)
+    return module
+
+
+def own_formula(algorithm: Any, known: type, *methods: str) -> None:
+    """Require that the algorithm's methods are those of the known class: nobody has overridden or replaced them."""
+    for name in methods:
+        replaced = name in vars(algorithm) or getattr(type(algorithm), name) is not getattr(known, name)
+        that(not replaced, f"{type(algorithm).__qualname__}.{name} is not that of {known.__qualname__}")
+
+
+def own_functions(module: ModuleType, *names: str) -> None:
+    """Require that the functions a formula calls are the package's own, not others put in their place."""
+    for name in names:
+        function = getattr(module, name)
+        own = getattr(function, "__module__", None) == module.__name__ and function.__name__ == name
+        that(own, f"{module.__name__}.{name} was replaced")
