@@ -60,6 +60,7 @@ class TrainConfig:
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(FREE, "total_timesteps", "output_dir", "eval_episodes", "eval_interval", "log_interval"),
         **rules(FREE, "checkpoint_interval", "keep_checkpoints", "deterministic", "torch_threads"),
+        **rules(FREE, "acceleration"),
         **rules(FREE, "name", "tags", "early_stopping", "tracking"),
         **rules(ALGORITHM, "algo"),
         **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
@@ -114,6 +115,10 @@ class TrainConfig:
 
     torch_threads: Annotated[int, Ge(1)] | None = None
     """Threads PyTorch may use; null gives small networks one, others what affinity, quota and OMP_NUM_THREADS allow."""
+
+    acceleration: Literal["auto", "off"] = "auto"
+    """Learn by faster twins of the algorithm's formulas where there are any: auto checks them by the first update, off
+    never uses them."""
 
     name: Label | None = None
     """What the run is called in reports, plots and comparisons; null leaves it to its settings."""

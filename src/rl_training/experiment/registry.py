@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rl_training.errors import ConfigError, did_you_mean
 
 Tier = Literal["stable", "experimental", "contrib"]
+Loop = Literal["on_policy", "off_policy", "planning"]
 
 
 @dataclass(frozen=True)
@@ -19,41 +20,47 @@ class AlgorithmSpec:
     name: str
     """What `algo:` in a config says."""
 
-    train: str
-    """`module:function` with `(config, *, callbacks=(), checkpoint=None) -> TrainResult`."""
+    loop: Loop
+    """The loop that trains it."""
 
-    params: str
-    """`module:Class` of the parameter dataclass that `algo_kwargs` is checked against."""
+    params: str | type
+    """The parameter dataclass that `algo_kwargs` is checked against, or `module:Class`."""
 
-    algorithm: str
-    """`module:Class` that acts and learns, built from parameters and a pair of spaces."""
-
-    observation_spaces: tuple[str, ...]
-    """Kinds of observation it accepts: vector, image, dict."""
+    algorithm: str | type
+    """The class that acts and learns, a subclass of the loop's base in `algorithms.base`, or `module:Class`."""
 
     action_spaces: tuple[str, ...]
     """Gymnasium action spaces it accepts."""
 
-    tier: Tier
-    """How stable its interface is (docs/compatibility.md)."""
-
     summary: str
     """One line for `axiomrl algos`."""
+
+    observation_spaces: tuple[str, ...] = ("vector", "image", "dict")
+    """Kinds of observation it accepts."""
+
+    tier: Tier = "contrib"
+    """How stable its interface is (docs/compatibility.md)."""
+
+    train: str | None = None
+    """`module:function` with `(config, *, callbacks=(), checkpoint=None) -> TrainResult`; the loop's own by default."""
 
     many_tasks: bool = False
     """Whether it learns a suite of tasks (`env_kwargs.tasks`); its spaces are then Dicts with one entry per task."""
 
     def load_train(self) -> Callable[..., Any]:
         """Import and return the train function."""
-        return _load(self.train)
+        train: Callable[..., Any] = _load(self.train or f"rl_training.runtime.{self.loop}:train_{self.loop}")
+        return train
 
     def load_params(self) -> type:
         """Import and return the parameter dataclass."""
-        return _load(self.params)
+        params: type = _load(self.params)
+        return params
 
     def load_algorithm(self) -> Callable[..., Any]:
         """Import and return the algorithm's class."""
-        return _load(self.algorithm)
+        algorithm: Callable[..., Any] = _load(self.algorithm)
+        return algorithm
 
 
 # An algorithm becomes stable when its learning bars are met over several seeds and stored in benchmarks/results.
@@ -61,12 +68,13 @@ _STABLE = ("a2c", "discrete_sac", "dqn", "ppo", "qr_dqn", "sac", "td3")
 
 
 def _family(
+    loop: Loop,
     algorithm: str,
-    trainer: str,
     actions: tuple[str, ...],
     members: dict[str, tuple[str, str]],
     *,
     params_module: str | None = None,
+    train: str | None = None,
     many_tasks: bool = False,
 ) -> list[AlgorithmSpec]:
     """Return the algorithms of one class, which are sets of its parameters: name -> (dataclass, summary)."""
@@ -74,13 +82,13 @@ def _family(
     return [
         AlgorithmSpec(
             name=name,
-            train=f"rl_training.runtime.{trainer}_trainer:train_{trainer}",
+            loop=loop,
             params=f"rl_training.algorithms.{module}:{params}",
             algorithm=f"rl_training.algorithms.{algorithm}",
-            observation_spaces=("vector", "image", "dict"),
             action_spaces=actions,
-            tier="stable" if name in _STABLE else "experimental",
             summary=summary,
+            tier="stable" if name in _STABLE else "experimental",
+            train=train,
             many_tasks=many_tasks,
         )
         for name, (params, summary) in members.items()
@@ -108,34 +116,32 @@ _DETERMINISTIC = {
     "td3": ("TD3Params", "Twin delayed deep deterministic policy gradient."),
     "ddpg": ("DDPGParams", "Deep deterministic policy gradient: TD3 with one critic, no delay, no smoothing."),
 }
-_PLANNING = {
-    "muzero": ("MuZeroParams", "Plans with a learned model by tree search."),
-    "gumbel_muzero": ("GumbelMuZeroParams", "MuZero whose search halves the candidates; needs few simulations."),
-    "efficientzero": ("EfficientZeroParams", "MuZero with a value prefix, consistency and off-policy correction."),
+_PLANNING = {"muzero": ("MuZeroParams", "Plans with a learned model by tree search.")}
+_GUMBEL = {"gumbel_muzero": ("GumbelMuZeroParams", "MuZero whose search halves the candidates; needs few simulations.")}
+_EFFICIENT = {
+    "efficientzero": ("EfficientZeroParams", "MuZero with a value prefix, consistency and off-policy correction.")
 }
 _MANY_TASKS = {"scalezero": ("ScaleZeroParams", "One planning model for many tasks: experts, staged adapters.")}
+_ANY_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
     for spec in (
+        *_family("on_policy", "ppo:PPO", _ANY_ACTIONS, _POLICY_GRADIENT, params_module="ppo_params"),
+        *_family("off_policy", "dqn:DQN", ("Discrete",), _Q_LEARNING),
+        *_family("off_policy", "sac:SAC", ("Box",), _SOFT),
+        *_family("off_policy", "discrete_sac:DiscreteSAC", ("Discrete",), _SOFT_DISCRETE),
+        *_family("off_policy", "td3:TD3", ("Box",), _DETERMINISTIC),
+        *_family("planning", "muzero:MuZero", ("Discrete",), _PLANNING, params_module="muzero_params"),
+        *_family("planning", "gumbel_muzero:GumbelMuZero", ("Discrete",), _GUMBEL),
+        *_family("planning", "efficientzero:EfficientZero", ("Discrete",), _EFFICIENT),
         *_family(
-            "ppo:PPO",
-            "ppo",
-            ("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
-            _POLICY_GRADIENT,
-            params_module="ppo_params",
-        ),
-        *_family("dqn:DQN", "dqn", ("Discrete",), _Q_LEARNING),
-        *_family("sac:SAC", "sac", ("Box",), _SOFT),
-        *_family("discrete_sac:DiscreteSAC", "sac", ("Discrete",), _SOFT_DISCRETE),
-        *_family("td3:TD3", "td3", ("Box",), _DETERMINISTIC),
-        *_family("muzero:MuZero", "muzero", ("Discrete",), _PLANNING, params_module="muzero_params"),
-        *_family(
+            "planning",
             "scalezero:ScaleZero",
-            "scalezero",
             ("Discrete",),
             _MANY_TASKS,
             params_module="scalezero_params",
+            train="rl_training.runtime.scalezero_trainer:train_scalezero",
             many_tasks=True,
         ),
     )
@@ -165,6 +171,8 @@ def unknown_algorithm(name: str) -> str:
     return f"unknown algorithm `{name}`{hint}"
 
 
-def _load(target: str) -> Any:
+def _load(target: str | type) -> Any:
+    if not isinstance(target, str):
+        return target
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -118,6 +118,7 @@ def new_metadata(
         "git": git_state(),
         "user_code": [dict(record) for record in user_code],
         "hardware": hardware(),
+        "acceleration": {"kernel": None, "reason": None},
         "resume_mode": resume_mode,
         "parent": None if parent is None else dict(parent),
         "notices": [],

@@ -32,9 +32,6 @@ class Acceleration:
     kernel: str | None
     reason: str | None
 
-    def __str__(self) -> str:
-        return f"acceleration: {self.kernel}" if self.kernel else f"acceleration: none ({self.reason})"
-
 
 def attach(algorithm: Any) -> Acceleration:
     """Let the kernel of an algorithm's class step in for its methods, if it knows this algorithm."""

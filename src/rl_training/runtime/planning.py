@@ -10,11 +10,13 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.base import PlanningAlgorithm
 from rl_training.algorithms.muzero import MuZero, exploration
 from rl_training.algorithms.planning.batches import BatchMaker, Draws
 from rl_training.algorithms.planning.params import PlanningParams
@@ -105,9 +107,12 @@ def make_trajectory_replay(
 class PlanningLoop(ABC):
     """Steps and learns until the session is done."""
 
-    def __init__(self, session: TrainingSession, params: PlanningParams, replays: Sequence[TrajectoryReplay]) -> None:
+    def __init__(
+        self, session: TrainingSession, algorithm: PlanningAlgorithm, replays: Sequence[TrajectoryReplay]
+    ) -> None:
         self.session = session
-        self.params = params
+        self.algorithm: Any = algorithm
+        self.params: PlanningParams = algorithm.params
         self.replays = replays
         self.draws = Draws(
             replay=session.streams.numpy("replay"),
@@ -136,6 +141,7 @@ class PlanningLoop(ABC):
         updates = updates_between(before, after, self.params.replay_ratio, beyond=self.params.learning_starts)
         metrics: dict[str, Tensor] = {}
         with session.timed("update"):
+            self.algorithm.steps_taken(before, after)
             if updates:
                 smallest = min(replay.size for replay in self.replays)
                 say_small_replay(session, smallest, self.params.batch_size // len(self.replays))
@@ -201,8 +207,7 @@ class SingleTaskLoop(PlanningLoop):
     """MuZero's loop: one task, one replay."""
 
     def __init__(self, session: TrainingSession, algorithm: MuZero, collector: PlanningCollector) -> None:
-        super().__init__(session, algorithm.params, [collector.replay])
-        self.algorithm = algorithm
+        super().__init__(session, algorithm, [collector.replay])
         self.collector = collector
 
     def collect(self, controls: Mapping[str, float]) -> int:
@@ -214,7 +219,7 @@ class SingleTaskLoop(PlanningLoop):
     def update(self, controls: Mapping[str, float]) -> dict[str, Tensor]:
         """Make one gradient step and return its metrics."""
         batch = self.draw_batch(self.collector.replay, self.algorithm.batches, self.params.batch_size, controls)
-        return self.algorithm.update(batch, controls)
+        return self.algorithm.update(batch, controls, self.session.streams["update"])
 
 
 def updates_between(before: int, after: int, ratio: float, *, beyond: int) -> int:

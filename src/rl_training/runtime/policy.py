@@ -20,6 +20,7 @@ from rl_training.experiment.config import TrainConfig, algorithm_params, validat
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.tasks import Task, choose_task, tasks_of
+from rl_training.runtime.acceleration import accelerate
 from rl_training.runtime.controls import resolve_num_simulations
 from rl_training.runtime.restored_state import check_form, checkpoint_fits, read_checked_state
 from rl_training.runtime.run_utils import resolve_device
@@ -202,6 +203,7 @@ def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Tas
         )
         check_form(algorithm.state_dict(), state["algorithm"], "algorithm")
         algorithm.load_state_dict(state["algorithm"])
+    accelerate(algorithm, config.acceleration)
     policies = {
         task: Policy(
             algorithm.actor(task.name) if spec.many_tasks else algorithm,

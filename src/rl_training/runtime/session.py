@@ -101,7 +101,13 @@ class TrainingSession(RecordedRun):
                 "a resumed run starts its episodes anew"
             )
         self._recorder.metadata["hardware"].update(self.setup.torch.describe())
-        self._recorder.update(status="running", error=None, finished_at_utc=None, resume_mode=self.resume_mode)
+        self._recorder.update(
+            status="running",
+            error=None,
+            finished_at_utc=None,
+            resume_mode=self.resume_mode,
+            acceleration=self.setup.acceleration,
+        )
         self._signals.install()
         self._timed_from = (self.step, time.perf_counter())
         self.callbacks.call("on_train_start", self._event())

@@ -22,6 +22,7 @@ from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.run_code import admit_code, loaded_from, remember_code
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.experiment.user_code import LoadedFrom
+from rl_training.runtime.acceleration import accelerate, say_acceleration
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.restored_state import check_num_envs, read_checked_state
 from rl_training.runtime.run_utils import resolve_device
@@ -65,6 +66,8 @@ class RunSetup:
             vector=all(task.backend[0] == "vector" for task in self.tasks),
         )
         self.replay_demands: list[ReplayDemand] = []  # of the replays made so far
+        self.acceleration: dict[str, str | None] = {}
+        """The kernel that the algorithm learns by, or why there is none; known once the algorithm is made."""
         threads = choose_threads(
             self.config,
             large_images=any(task.has_large_images for task in self.tasks),
@@ -106,6 +109,8 @@ class RunSetup:
         )
         if self.warm_start is not None:
             self.warm_start.apply(algorithm, self.tasks)
+        self.acceleration = accelerate(algorithm, self.config.acceleration)
+        say_acceleration(self.acceleration)
         return algorithm
 
     def lineage(self) -> dict[str, Any] | None:

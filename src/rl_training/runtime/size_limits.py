@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rl_training.algorithms.dqn import DQNParams
-from rl_training.algorithms.planning_params import PlanningParams
+from rl_training.algorithms.planning.params import PlanningParams
 from rl_training.algorithms.ppo_params import PPOParams
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.envs.make import inspect_environment
