@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from records import origin
+from rl_training.algorithms.planning.scalezero_models import ScaleZeroModel, compiled_transformer, fastest_model
 from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.algorithms.scalezero import ScaleZero
-from rl_training.algorithms.planning.scalezero_models import ScaleZeroModel, compiled_transformer, fastest_model
 from rl_training.envs.make import check_environment
 from rl_training.envs.spaces import joined_spaces
 from rl_training.experiment.config import algorithm_params

@@ -22,7 +22,7 @@ from rl_training.kernels.search.transformer_model import Transformer, Transforme
 from rl_training.models.adapters import activate_adapters
 from rl_training.models.scalezero_network import ScaleZeroNetwork
 from rl_training.search.gumbel import Gumbel
-from rl_training.search.model import SearchModel
+from rl_training.search.model import Searchable
 from rl_training.search.puct import Puct
 from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
@@ -37,7 +37,7 @@ def roots(tasks: Sequence[int]) -> list[torch.Tensor]:
 
 
 def found_by(
-    model: SearchModel, rule: Rule, tasks: Sequence[int], *, simulations: int = 24, legal: np.ndarray | None = None
+    model: Searchable, rule: Rule, tasks: Sequence[int], *, simulations: int = 24, legal: np.ndarray | None = None
 ) -> tuple[TreeSearch, SearchResult]:
     search = TreeSearch(rule)
     found = search.run(

@@ -170,7 +170,8 @@ def test_the_lint_commands_are_those_of_continuous_integration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("marker", "last"), [(INSTALLATION[0], "axiomrl train --preset ppo-cartpole"), (INSTALLATION[1], "pytest -q")]
+    ("marker", "last"),
+    [(INSTALLATION[0], "axiomrl train --preset ppo-cartpole"), (INSTALLATION[1], "pytest -q -n auto")],
 )
 def test_installation_is_one_command_with_the_tested_versions(marker: str, last: str) -> None:
     command = marked_block(README, marker)

@@ -116,7 +116,7 @@ def test_the_asked_share_of_policies_is_searched_again_by_the_target_network(rat
         observation = replay.observed(np.arange(3))[0]
         assert isinstance(observation, np.ndarray)
         expected = TreeSearch(algorithm.search.rule).run(
-            algorithm.batches.model,
+            algorithm.target_model,
             torch.from_numpy(observation),
             num_simulations=4,
             exploration=0.0,
@@ -157,9 +157,9 @@ def test_searching_again_explores_as_much_as_is_asked() -> None:
     algorithm, replay = make_algorithm(GumbelMuZeroParams, reanalyze_ratio=1.0), recorded("." * 12)
     assert isinstance(algorithm.search.rule, Gumbel)
     made(algorithm, replay, [0, 1], exploration=1.0)
-    assert np.abs(algorithm.batches.search.tree.gumbel).min() > 0
+    assert np.abs(algorithm.target_search.tree.gumbel).min() > 0
     made(algorithm, replay, [0, 1], exploration=0.0)
-    assert np.abs(algorithm.batches.search.tree.gumbel).max() == 0
+    assert np.abs(algorithm.target_search.tree.gumbel).max() == 0
 
 
 def test_old_trajectories_sum_fewer_rewards() -> None:

@@ -14,7 +14,7 @@ from rl_training.kernels.search.perceptron_model import MLPModel
 from rl_training.models.planning_network import rescale
 from rl_training.models.scalar_support import expected_scalar
 from rl_training.search.gumbel import Gumbel
-from rl_training.search.model import SearchModel
+from rl_training.search.model import Searchable
 from rl_training.search.puct import Puct
 from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
@@ -22,13 +22,13 @@ from rl_training.search.search import SearchResult, TreeSearch
 ROOTS = 5
 
 
-def found_by(model: SearchModel, rule: Rule, observation: torch.Tensor) -> tuple[TreeSearch, SearchResult]:
+def found_by(model: Searchable, rule: Rule, observation: torch.Tensor) -> tuple[TreeSearch, SearchResult]:
     search = TreeSearch(rule)
     noise = np.random.default_rng(3)
     return search, search.run(model, observation, num_simulations=20, exploration=0.25, generator=noise)
 
 
-def assert_alike(rule: Rule, one: SearchModel, other: SearchModel) -> None:
+def assert_alike(rule: Rule, one: Searchable, other: Searchable) -> None:
     observation = torch.randn(ROOTS, 3, generator=generator(9))
     (first_search, first), (second_search, second) = (found_by(model, rule, observation) for model in (one, other))
     np.testing.assert_array_equal(first.visits, second.visits)

@@ -129,7 +129,7 @@ class DiscreteSAC(OffPolicyAlgorithm):
         self.actions = DiscreteActions(action_space)
         self.actor: Any = self.make_networks(1, observation_space, generator).to(self.device)
         self.critic: Any = self.make_networks(params.num_critics, observation_space, generator).to(self.device)
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.target_critic: Any = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_critic.parameters())
         self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", eps=params.optimizer_eps)
         self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", eps=params.optimizer_eps)

@@ -261,7 +261,7 @@ class DQN(OffPolicyAlgorithm):
         self.actions = DiscreteActions(action_space)
         self.support = torch.linspace(params.v_min, params.v_max, params.num_atoms, device=device)
         self.model: Any = self.make_model(observation_space, generator).to(device)
-        self.target_model = copy.deepcopy(self.model).requires_grad_(False)
+        self.target_model: Any = copy.deepcopy(self.model).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_model.parameters())
         self.optimizer = FlatOptimizer(self.model.parameters(), "adam", eps=params.optimizer_eps)
         self.repeats: RepeatedActions | None = None

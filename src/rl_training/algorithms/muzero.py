@@ -24,7 +24,7 @@ from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.planning_network import PlanningNetwork
 from rl_training.search.gumbel import Gumbel
-from rl_training.search.model import SearchModel
+from rl_training.search.model import Searchable
 from rl_training.search.puct import Puct
 from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
@@ -56,15 +56,15 @@ class MuZero(PlanningAlgorithm):
         params = self.params
         self.actions = DiscreteActions(action_space)
         self.network: Any = self.make_network(observation_space, generator).to(self.device)
-        self.target_network = copy.deepcopy(self.network).requires_grad_(False)
+        self.target_network: Any = copy.deepcopy(self.network).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_network.parameters())
         self.optimizer = FlatOptimizer(self.network.parameters(), "adam", eps=params.optimizer_eps)
         self.updates = 0
         self.search = TreeSearch(search_rule(params))
         self.target_search = TreeSearch(self.search.rule)
-        self.model: SearchModel = self.make_model(self.network)
+        self.model: Searchable = self.make_model(self.network)
         """What acting searches in."""
-        self.target_model: SearchModel = self.make_model(self.target_network)
+        self.target_model: Searchable = self.make_model(self.target_network)
         """What policies are searched again in."""
         self.batches = BatchMaker(params, self.target_network, self.search_again, self.actions.count, self.device)
 
@@ -83,7 +83,7 @@ class MuZero(PlanningAlgorithm):
             generator=generator,
         )
 
-    def make_model(self, network: Any) -> SearchModel:
+    def make_model(self, network: Any) -> Searchable:
         """Return a network in the form that the search takes it."""
         kind = PrefixModel if self.params.value_prefix else NetworkModel
         return kind(network, self.params.discount)

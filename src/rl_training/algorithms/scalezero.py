@@ -37,7 +37,7 @@ from rl_training.models.adapters import (
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.scalezero_network import ScaleZeroNetwork, TaskSpec
-from rl_training.search.model import SearchModel
+from rl_training.search.model import Searchable
 from rl_training.search.search import SearchResult, TreeSearch
 
 
@@ -78,7 +78,7 @@ class ScaleZero(PlanningAlgorithm):
             for name, actions in zip(self.names, self.actions, strict=True)
         ]
         self.network: Any = self.make_network(tasks, generator).to(self.device)
-        self.target_network = copy.deepcopy(self.network).requires_grad_(False)
+        self.target_network: Any = copy.deepcopy(self.network).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_network.parameters())
         self.optimizer = FlatOptimizer(self.network.parameters(), "adam", eps=params.optimizer_eps)
         self.weights = LossWeights(
@@ -109,7 +109,7 @@ class ScaleZero(PlanningAlgorithm):
         """Return the network of all tasks."""
         return make_network(self.params, tasks, generator)
 
-    def simulated(self, model: ScaleZeroModel) -> SearchModel:
+    def simulated(self, model: ScaleZeroModel) -> Searchable:
         """Return what simulates a model in a search: itself, one call per simulation."""
         return model
 

@@ -28,7 +28,9 @@ def exact(module: Any, known: type[Module]) -> Module:
 def own_formula(algorithm: Any, known: type, *methods: str) -> None:
     """Require that the algorithm's methods are those of the known class: nobody has overridden or replaced them."""
     for name in methods:
-        replaced = name in vars(algorithm) or getattr(type(algorithm), name) is not getattr(known, name)
+        method = getattr(type(algorithm), name)
+        replaced = name in vars(algorithm) or method is not getattr(known, name)
+        replaced |= (method.__module__, method.__qualname__) != (known.__module__, f"{known.__qualname__}.{name}")
         that(not replaced, f"{type(algorithm).__qualname__}.{name} is not that of {known.__qualname__}")
 
 

@@ -16,7 +16,7 @@ from rl_training.models.adapters import ScaledLinear
 from rl_training.models.experts import MixtureOfExperts
 from rl_training.models.scalezero_network import SIMPLEX_SIZE, ScaleZeroNetwork, TaskParts
 from rl_training.models.world_transformer import TransformerBlock, WorldTransformer
-from rl_training.search.model import SearchModel
+from rl_training.search.model import Searchable
 
 
 def attach(algorithm: ScaleZero, kernel: str) -> None:
@@ -42,7 +42,7 @@ class Simulator:
             self.transformers[network] = compiled_transformer(network, discount, watch.changed)
         self._checked: set[ScaleZeroNetwork] = set()
 
-    def __call__(self, model: ScaleZeroModel) -> SearchModel:
+    def __call__(self, model: ScaleZeroModel) -> Searchable:
         """Return the compiled form of a model."""
         compiled = TransformerModel(self.transformers[model.network], model.tasks, model.encode)
         if model.network in self._checked:

@@ -58,11 +58,8 @@ class ExplorationMatrices:
         """Return the matrices and their age."""
         return {"matrices": self._matrices, "age": self._age}
 
-    def load_state_dict(self, state: Mapping[str, Any] | Tensor | None) -> None:
-        """Go on with the saved matrices; older checkpoints hold them alone."""
-        if state is None or isinstance(state, Tensor):
-            state = {"matrices": state, "age": 0}
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the saved matrices."""
         matrices = state["matrices"]
-        # A copy: arrays of a checkpoint share memory with the file's other content.
-        self._matrices = None if matrices is None else matrices.to(self.device, copy=True)
+        self._matrices = None if matrices is None else matrices.to(self.device)
         self._age = state["age"]

@@ -16,7 +16,7 @@ from typing import Any
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 # Making every part callable from Python would double the time of compilation.
-_PART_OPTIONS: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PART_OPTIONS: Any = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _PACKAGE = Path(__file__).parent.parent
 
 _waiting: list[tuple[Callable[..., Any], dict[str, Any]]] = []

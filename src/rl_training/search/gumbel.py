@@ -63,25 +63,6 @@ def improved_policy(rule: Any, tree: Tree, root: int, node: int, scores: np.ndar
         scores[action] /= total
 
 
-def _sequential_halving(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
-    """Return the root's action that the schedule of considered visits asks for."""
-    return best_of_visited(rule, tree, root, tree.considered[root, simulation])
-
-
-def _follow_improved_policy(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
-    """Return the action that brings the visits inside the tree nearest to the improved policy."""
-    scores = tree.scores
-    improved_policy(rule, tree, root, node, scores)
-    total_visits = tree.nodes[root, node].visits  # those of the edges, and the one that made the node
-    best = -1
-    for action in range(len(scores)):
-        edge = tree.edges[root, node, action]
-        scores[action] -= edge.visits / total_visits
-        if edge.logit > -math.inf and (best < 0 or scores[action] > scores[best]):
-            best = action
-    return best
-
-
 @compiled
 def _read(rule: Any, tree: Tree, weights: np.ndarray, actions: np.ndarray) -> None:
     """Write the improved policy [B, A] and the best action [B] among the most visited."""
@@ -102,8 +83,24 @@ class Gumbel(NamedTuple):
     """How many actions the root considers at most."""
     transform: CompletedValues = CompletedValues()
 
-    at_root = staticmethod(_sequential_halving)
-    inside = staticmethod(_follow_improved_policy)
+    @staticmethod
+    def at_root(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
+        """Return the root's action that the schedule of considered visits asks for."""
+        return best_of_visited(rule, tree, root, tree.considered[root, simulation])
+
+    @staticmethod
+    def inside(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
+        """Return the action that brings the visits inside the tree nearest to the improved policy."""
+        scores = tree.scores
+        improved_policy(rule, tree, root, node, scores)
+        total_visits = tree.nodes[root, node].visits  # those of the edges, and the one that made the node
+        best = -1
+        for action in range(len(scores)):
+            edge = tree.edges[root, node, action]
+            scores[action] -= edge.visits / total_visits
+            if edge.logit > -math.inf and (best < 0 or scores[action] > scores[best]):
+                best = action
+        return best
 
     def add_noise(
         self,

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rl_training.search.compilation import part
 from rl_training.search.transforms import NodeRange, TreeRange, transform_values
 from rl_training.search.tree import Tree
 
 
-def _select(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
+@part()
+def select_by_puct(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
     """Return the action with the best normalised value plus prior bonus."""
     scores = tree.scores
     transform_values(rule.transform, tree, root, node, scores)
@@ -34,8 +36,15 @@ class Puct(NamedTuple):
     dirichlet_alpha: float = 0.3
     transform: NodeRange | TreeRange = NodeRange()
 
-    at_root = staticmethod(_select)
-    inside = staticmethod(_select)
+    @staticmethod
+    def at_root(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
+        """Return the action that a simulation takes at the root."""
+        return select_by_puct(rule, tree, root, node, simulation)
+
+    @staticmethod
+    def inside(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
+        """Return the action that a simulation takes at an inner node."""
+        return select_by_puct(rule, tree, root, node, simulation)
 
     def add_noise(
         self,

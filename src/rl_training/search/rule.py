@@ -17,8 +17,13 @@ class Rule(Protocol):
     take (rule, tree, root, node, simulation) and return the action that a simulation takes there.
     """
 
-    at_root: Any
-    inside: Any
+    @staticmethod
+    def at_root(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
+        """Return the action that a simulation takes at the root."""
+
+    @staticmethod
+    def inside(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
+        """Return the action that a simulation takes at an inner node."""
 
     def add_noise(
         self,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_training.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from rl_training.search.growth import compiled_grow, compiled_make_roots, compiled_select
-from rl_training.search.model import ModelOutput, SearchModel
+from rl_training.search.model import ModelOutput, Searchable, SearchModel
 from rl_training.search.rule import Rule
 from rl_training.search.tree import Leaves, Tree, TreeBuffers, make_leaves
 
@@ -40,7 +40,7 @@ class TreeSearch:
     @torch.inference_mode()
     def run(
         self,
-        model: SearchModel,
+        model: Searchable,
         observation: Any,
         *,
         num_simulations: int,
@@ -75,9 +75,8 @@ class TreeSearch:
         self.tree.known[:] = known
         compiled_make_roots(self.tree, values, logits)
         self.rule.add_noise(self.tree, is_legal, exploration, generator, noise)
-        simulate = getattr(model, "simulate", None)
-        if simulate is not None:
-            simulate(self.rule, self.tree, self._leaves, output)
+        if hasattr(model, "simulate"):
+            model.simulate(self.rule, self.tree, self._leaves, output)
         else:
             self._simulation.run(model, self.rule, self.tree, self._leaves, output)
         return self._read(temperature, generator)

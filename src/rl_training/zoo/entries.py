@@ -27,6 +27,7 @@ CARRIED_OUT_BY = frozenset(
         "preset",
         "benchmark",
         "tracking",
+        "acceleration",
         "device",
         "execution_backend",
         "torch_threads",
