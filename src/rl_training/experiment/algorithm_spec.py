@@ -57,11 +57,8 @@ class AlgorithmSpec:
         return train
 
     def load_params(self) -> type:
-        """Import and return the parameter dataclass, which its loop can work with."""
+        """Import and return the parameter dataclass."""
         params: type = _load(self.params)
-        problem = _params_problem(params, _load(_BASES[self.loop].params))
-        if problem is not None:
-            raise ConfigError(f"algo: {self.name}: the parameters {problem}")
         return params
 
     def load_algorithm(self) -> Callable[..., Any]:
@@ -114,7 +111,9 @@ def check_spec(value: Any, name: str) -> AlgorithmSpec:
             raise ConfigError(
                 f"algo: {value.name}: {key} must be a tuple of some of {', '.join(known)}, got {given!r:.200}"
             )
-    value.load_params()
+    problem = _params_problem(value.load_params(), _load(_BASES[value.loop].params))
+    if problem is not None:
+        raise ConfigError(f"algo: {value.name}: the parameters {problem}")
     if not isinstance(value.algorithm, str):  # what is named as text is imported when it is needed
         value.load_algorithm()
     return value
