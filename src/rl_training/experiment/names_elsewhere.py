@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from rl_training.experiment.algorithm_spec import AlgorithmSpec
 from rl_training.experiment.env_params import WRAPPER_KEYS
-from rl_training.experiment.registry import ALGORITHMS, AlgorithmSpec, list_algorithm_specs
+from rl_training.experiment.registry import find_algorithm, list_algorithm_specs
 from rl_training.experiment.validation import unknown_key
 
 # Who an answer is for: an algorithm by name, those of one class, or a group of classes.
@@ -243,8 +244,7 @@ def unknown_top_level_key(name: str, known: Iterable[str], raw: Mapping[str, Any
         return f"unknown key; {_called(WHOLE_CONFIGURATION[name])}"
     if name in WRAPPER_KEYS:
         return f"unknown key; it describes the environment: write `env_kwargs.{name}`"
-    algo = raw.get("algo")
-    spec = ALGORITHMS.get(algo) if isinstance(algo, str) else None
+    spec = find_algorithm(raw.get("algo"))
     if spec is not None:
         if name in _fields(spec):
             return f"unknown key; it is a setting of the algorithm: write `algo_kwargs.{name}`"
@@ -262,14 +262,21 @@ def answer_for(spec: AlgorithmSpec, name: str, known: Iterable[str]) -> str | No
     An algorithm of a class that is not in the table gets the first answer that is one of its keys.
     """
     answers = PARAMETERS.get(name, {})
-    kind = spec.algorithm.rpartition(":")[2]
-    for reader in (spec.name, kind, _GROUPS.get(kind, ""), ALL):
+    kinds = _kinds(spec)
+    for reader in (spec.name, *kinds, *(_GROUPS.get(kind, "") for kind in kinds), ALL):
         if reader in answers:
             return answers[reader]
-    if kind in _GROUPS:
+    if not _GROUPS.keys().isdisjoint(kinds):
         return None
     known = set(known)
     return next((answer for answer in answers.values() if answer in known), None)
+
+
+def _kinds(spec: AlgorithmSpec) -> list[str]:
+    """Return the names of an algorithm's class and of those it is derived from."""
+    if isinstance(spec.algorithm, str):
+        return [spec.algorithm.rpartition(":")[2]]
+    return [owner.__name__ for owner in spec.algorithm.__mro__]
 
 
 def _has(spec: AlgorithmSpec, name: str) -> bool:

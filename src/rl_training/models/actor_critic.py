@@ -27,12 +27,12 @@ class ActorCritic(nn.Module):
         encoder: Encoder,
         action_space: Space[Any],
         *,
-        hidden_sizes: tuple[int, ...] | None,
-        activation: str,
-        orthogonal_init: bool,
-        log_std: str,
-        log_std_init: float,
-        use_sde: bool,
+        hidden_sizes: tuple[int, ...] | None = None,
+        activation: str = "tanh",
+        orthogonal_init: bool = True,
+        log_std: str = "state_independent",
+        log_std_init: float = 0.0,
+        use_sde: bool = False,
         generator: torch.Generator,
     ) -> None:
         """`hidden_sizes` None takes the default widths after an encoder without weights, none after one with."""

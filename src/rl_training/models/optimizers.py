@@ -36,7 +36,9 @@ class FlatOptimizer:
     are called because its optimizer classes spend more time on bookkeeping than on a small network's arithmetic.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], rule: str, *, eps: float, beta1: float = ADAM_BETA1) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], rule: str = "adam", *, eps: float = 1e-5, beta1: float = ADAM_BETA1
+    ) -> None:
         """Take over the parameters, which must be of one dtype and on their final device."""
         self.rule = rule
         self.eps = eps

@@ -18,7 +18,7 @@ from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, check_config, tracking_params
 from rl_training.experiment.env_params import env_params
-from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.run_code import admit_code, loaded_from, remember_code
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.experiment.user_code import LoadedFrom
@@ -45,9 +45,11 @@ class RunSetup:
     """A checked configuration with its device, tasks and torch settings."""
 
     def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
+        origin = _code_origin(resume_point)
+        admit_algorithm(config.algo, origin)  # whose parameters the configuration is checked against
         self.config = check_config(config)
         self.resume_point = resume_point
-        admit_code(self.config, _code_origin(resume_point))
+        admit_code(self.config, origin)
         self.spec = get_algorithm_spec(self.config.algo)
         self.params = algorithm_params(self.config)
         if tracking_params(self.config).wandb_params is not None and find_spec("wandb") is None:
