@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
+from rl_training.algorithms.encoder_params import EncoderParams
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.experiment.fork_rules import (
     EXPLORATION,
@@ -24,10 +25,9 @@ from rl_training.experiment.schedules import ScheduleSpec
 
 
 @dataclass(frozen=True)
-class PPOParams:
+class PPOParams(EncoderParams):
     """Parameters of PPO; the defaults suit small continuous and discrete tasks."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
     controls: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
     on_fork: ClassVar[Mapping[str, str]] = {
         **scheduled("learning_rate", "clip_coef", "ent_coef"),
@@ -80,7 +80,7 @@ class PPOParams:
     target_kl: Annotated[float, Gt(0)] | None = None
     """Stop the epochs of an update once the approximate KL divergence exceeds 1.5 times this."""
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
-    """Widths of the hidden layers of actor and critic; null takes [64, 64], or none after an image encoder."""
+    """Widths of the hidden layers of actor and critic; null takes [64, 64], or none after an encoder with weights."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "tanh"
     """Non-linearity of the hidden layers."""
     orthogonal_init: bool = True
@@ -107,7 +107,7 @@ class PPOParams:
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
-        found = []
+        found = self.encoder_problems()
         rollout = self.num_steps * num_envs
         if self.minibatch_size is not None and self.minibatch_size > rollout:
             found.append(

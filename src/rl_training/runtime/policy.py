@@ -19,12 +19,14 @@ from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, v
 from rl_training.experiment.config import TrainConfig, algorithm_params, validate_config
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.run_code import admit_policy_code, loaded_from
 from rl_training.experiment.tasks import Task, choose_task, tasks_of
 from rl_training.runtime.acceleration import accelerate
 from rl_training.runtime.controls import resolve_num_simulations
 from rl_training.runtime.restored_state import check_form, checkpoint_fits, read_checked_state
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.size_limits import check_policy_size
+from rl_training.runtime.user_networks import encoder_argument
 
 
 class Actor(Protocol):
@@ -164,18 +166,21 @@ def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, 
     return batch, single
 
 
-def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu") -> Policy:
+def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu", trust_code: bool = False) -> Policy:
     """Return the policy in a checkpoint, a run directory or `.../checkpoints/best`, ready to `predict`.
 
-    A policy for several tasks acts in the one called `task`.
+    A policy for several tasks acts in the one called `task`. `trust_code` says that code of somebody else's that the
+    checkpoint's networks are made of may be executed.
     """
-    policies = policies_from_checkpoint(verify_checkpoint(resolve_checkpoint(Path(path))), device=device)
+    checkpoint = verify_checkpoint(resolve_checkpoint(Path(path)))
+    policies = policies_from_checkpoint(checkpoint, device=device, trust_code=trust_code)
     return policies[choose_task(list(policies), task)]
 
 
-def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Task, Policy]:
+def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str, trust_code: bool = False) -> dict[Task, Policy]:
     """Build the policy of a verified checkpoint for each of its tasks."""
     config: TrainConfig = validate_config(checkpoint.config)
+    admit_policy_code(config, loaded_from(checkpoint, trust_code=trust_code))
     spec = get_algorithm_spec(config.algo)
     state = read_checked_state(checkpoint, config)
     target = resolve_device(device)
@@ -200,6 +205,7 @@ def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Tas
             taken,
             device=target,
             generator=torch.Generator(),  # the weights it draws are replaced at once
+            **encoder_argument(params),
         )
         check_form(algorithm.state_dict(), state["algorithm"], "algorithm")
         algorithm.load_state_dict(state["algorithm"])
