@@ -39,7 +39,7 @@ KERNELS = {"ppo": "ppo", "dqn": "dqn", "sac": "sac", "td3": "td3", "gumbel_muzer
 UPDATES = 20
 CONTROLS = {"learning_rate": 1e-3, "clip_coef": 0.2, "ent_coef": 0.01, "num_simulations": 8}
 CHOICE = spaces.Discrete(3)
-LATENTS = {"latent_size": 6, "hidden_size": 7, "support_size": 4}
+LATENTS: dict[str, Any] = {"latent_size": 6, "hidden_size": 7, "support_size": 4}
 LEARNERS: dict[str, tuple[type, Any, spaces.Space[Any]]] = {
     "ppo": (PPO, PPOParams(num_steps=16, minibatch_size=8, update_epochs=2), CHOICE),
     "dqn": (DQN, DQNParams(target_update_interval=5), CHOICE),
@@ -189,8 +189,8 @@ def test_without_the_kernels_package_runs_work_and_record_why(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("rl_training.kernels")]:
-        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "rl_training.kernels", None)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "rl_training.kernels", None)
     result = train(config_of(algo, tmp_path))
     assert result.status == "completed"
     found = read_metadata(result.run_dir)["acceleration"]
