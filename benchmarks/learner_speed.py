@@ -68,7 +68,7 @@ class Learner:
             total_timesteps=self.config.total_timesteps,
             draws=self.draws,
         )
-        self.algorithm.update(batch, CONTROLS)
+        self.algorithm.update(batch, CONTROLS, self.draws.augmentation)
 
 
 def measure(algo: str, batch_size: int, rounds: int, updates: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.data.observations import Observation
 from rl_training.models.encoders import EncoderFactory, make_encoder
+from rl_training.models.layers import global_draws_from
 
 
 class Algorithm(ABC):
@@ -39,11 +40,15 @@ class Algorithm(ABC):
         self.params = params
         self.device = device
         self.make_encoder = encoder
-        self.build(observation_space, action_space, generator)
+        with global_draws_from(generator):  # modules of the user's own know no other generator
+            self.build(observation_space, action_space, generator)
 
     @abstractmethod
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
         """Make networks, with initial weights from the generator, and optimizers."""
+
+    def check_networks(self, observation: Observation) -> None:  # noqa: B027 - an algorithm need not check
+        """Raise where the networks, tried on a batch of observations, do not return what the losses take."""
 
     @abstractmethod
     def update(self, batch: Any, controls: Mapping[str, float], generator: torch.Generator) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
@@ -141,6 +142,12 @@ class DiscreteSAC(OffPolicyAlgorithm):
         """Return `count` networks as one: it maps observations to [count, B, actions], logits or values."""
         encoder = self.make_encoder(observation_space, orthogonal=False, generator=generator)
         return ActionValues(encoder, self.actions.count, count, self.params, generator)
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where actor and critics give no number per action."""
+        check_shape(self.actor, "logits", self.actor(observation), 1, ROWS, self.actions.count)
+        values = self.critic(observation)
+        check_shape(self.critic, "values", values, self.params.num_critics, ROWS, self.actions.count)
 
     def target_entropy(self, mask: Tensor | None) -> float | Tensor:
         """Return the entropy to keep: a share of the mean entropy of uniform policies over the legal actions."""

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.distributional import categorical_loss, project_categorical, quantile_huber_loss
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.data.observations import Observation
@@ -103,7 +104,7 @@ class DQNParams(ReplayParams):
     num_quantiles: Annotated[int, Ge(1)] = 50
     """Quantile: quantiles per action."""
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
-    """Widths of the hidden layers; null takes [64, 64], or none after an image encoder."""
+    """Widths of the hidden layers; null takes [64, 64], or none after an encoder with weights."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
     """Non-linearity of the hidden layers."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
@@ -115,10 +116,14 @@ class DQNParams(ReplayParams):
         epsilon = ("epsilon",) if self.epsilon > 0 or self.epsilon_schedule is not None else ()
         return ("learning_rate", *epsilon, *(("per_beta",) if self.prioritized else ()))
 
+    @property
+    def outputs_per_action(self) -> int:
+        """Numbers that the network says about an action: its value, or those that make up a distribution."""
+        return {"none": 1, "categorical": self.num_atoms, "quantile": self.num_quantiles}[self.distribution]
+
     def network_weights(self, inputs: int, outputs: int) -> int:
         """Return how many weights are trained at least, for so many input features and action outputs."""
-        numbers = {"none": 1, "categorical": self.num_atoms, "quantile": self.num_quantiles}[self.distribution]
-        means = dense_weights(inputs, *(self.hidden_sizes or ()), outputs * numbers)
+        means = dense_weights(inputs, *(self.hidden_sizes or ()), outputs * self.outputs_per_action)
         return 2 * means if self.noisy else means
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
@@ -273,17 +278,21 @@ class DQN(OffPolicyAlgorithm):
     def make_model(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
         """Return the network: maps observations to outputs [B, actions, outputs], with noise where asked."""
         params = self.params
-        outputs = {"none": 1, "categorical": params.num_atoms, "quantile": params.num_quantiles}[params.distribution]
         return QNetwork(
             self.make_encoder(observation_space, orthogonal=False, generator=generator),
             self.actions.count,
-            outputs=outputs,
+            outputs=params.outputs_per_action,
             hidden_sizes=params.hidden_sizes,
             activation=params.activation,
             dueling=params.dueling,
             noisy=params.noisy,
             generator=generator,
         )
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where the model gives no outputs per action."""
+        outputs = self.model.forward(observation, False)
+        check_shape(self.model, "outputs", outputs, ROWS, self.actions.count, self.params.outputs_per_action)
 
     @torch.inference_mode()
     def act(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
+from rl_training.algorithms.encoder_params import EncoderParams
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.experiment.fork_rules import FREE, NETWORKS, REWARD_STATISTICS, ROLLOUT, rules, scheduled
 from rl_training.experiment.schedules import ScheduleSpec
 
 
 @dataclass(frozen=True)
-class OnPolicyParams:
+class OnPolicyParams(EncoderParams):
     """What the on-policy loop and an `ActorCritic` need; a subclass adds fields and says in `on_fork` how they fork."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
     controls: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """The scheduled scalars; each has the fields `<name>`, `<name>_schedule` and `<name>_warmup_steps`."""
     on_fork: ClassVar[Mapping[str, str]] = {
@@ -41,7 +41,7 @@ class OnPolicyParams:
     max_grad_norm: Annotated[float, Gt(0)] | None = 0.5
     """Largest norm of the gradient over all parameters; null switches clipping off."""
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
-    """Widths of the hidden layers of actor and critic; null takes [64, 64], or none after an image encoder."""
+    """Widths of the hidden layers of actor and critic; null takes [64, 64], or none after an encoder with weights."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "tanh"
     """Non-linearity of the hidden layers."""
 
@@ -52,4 +52,4 @@ class OnPolicyParams:
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together, each as `<field>: sentence`."""
-        return []
+        return self.encoder_problems()

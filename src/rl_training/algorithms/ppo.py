@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from rl_training.algorithms.advantages import explained_variance, generalized_advantage
 from rl_training.algorithms.base import OnPolicyAlgorithm
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.ppo_params import PPOParams
 from rl_training.data.observations import Observation, index_observation
 from rl_training.data.rollout import Rollout
@@ -131,6 +132,14 @@ class PPO(OnPolicyAlgorithm):
             use_sde=params.use_sde,
             generator=generator,
         )
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where the model gives no distribution with values."""
+        distribution, values = self.model(observation, None)
+        action = self.model.policy(observation, None).mode()
+        check_shape(self.model, "values", values, ROWS)
+        check_shape(self.model, "log-probabilities", distribution.log_prob(action), ROWS)
+        check_shape(self.model, "entropies", distribution.entropy(), ROWS)
 
     def start_rollout(self) -> None:
         """Forget the exploration matrices, so that the rollout draws its own."""

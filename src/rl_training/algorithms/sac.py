@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.distributional import quantile_huber_loss
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
@@ -262,6 +263,17 @@ class SAC(OffPolicyAlgorithm):
             renorm_warmup=params.renorm_warmup if params.batch_norm else None,
             generator=generator,
         )
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where the actor gives no actions with log-probabilities, or the critics no values of them."""
+        noise = torch.zeros(ROWS, self.scale.size, device=self.device)
+        for what, output in zip(("means", "log deviations"), self.actor(observation), strict=True):
+            check_shape(self.actor, what, output, ROWS, self.scale.size)
+        action, log_prob = self.actor.sample(observation, noise)
+        check_shape(self.actor, "actions", action, ROWS, self.scale.size)
+        check_shape(self.actor, "log-probabilities", log_prob, ROWS)
+        values = self.critic(observation, action)
+        check_shape(self.critic, "values", values, self.params.num_critics, ROWS, self.params.num_quantiles)
 
     @torch.inference_mode()
     def act(

@@ -17,6 +17,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.data.observations import Observation
@@ -140,6 +141,13 @@ class TD3(OffPolicyAlgorithm):
             activation=self.params.activation,
             generator=generator,
         )
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where the actor gives no actions, or the critics no values of them."""
+        action = self.actor(observation)
+        check_shape(self.actor, "actions", action, ROWS, self.scale.size)
+        check_shape(self.critic, "values", self.critic(observation, action), self.params.num_critics, ROWS, 1)
+        check_shape(self.critic, "the first critic's values", self.critic.first(observation, action), ROWS, 1)
 
     @torch.inference_mode()
     def act(

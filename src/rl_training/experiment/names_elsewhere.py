@@ -30,6 +30,7 @@ _GROUPS = {
 
 _LEAVE = "leave it out"
 _NETWORKS = "the kind of network follows from the observation space"
+_ENCODER = f"the encoder follows from the observation space; {_LEAVE}"
 _BY_TAU = "the target networks move at every update, by `tau`; leave it out"
 _COPIED = "the target network is copied every `target_update_interval` gradient steps; leave it out"
 _ONE_RATE = "one `learning_rate` holds for actor, critics and temperature"
@@ -198,8 +199,8 @@ PARAMETERS: dict[str, dict[str, str]] = {
     },
     "ortho_init": {ON_POLICY: "orthogonal_init"},
     "log_std_init": {},
-    "features_extractor_class": {ALL: f"the encoder follows from the observation space; {_LEAVE}"},
-    "features_extractor_kwargs": {ALL: f"the encoder follows from the observation space; {_LEAVE}"},
+    "features_extractor_class": {ON_POLICY: "encoder", REPLAY: "encoder", PLANNING: _ENCODER},
+    "features_extractor_kwargs": {ON_POLICY: "encoder_kwargs", REPLAY: "encoder_kwargs", PLANNING: _ENCODER},
     "n_critics": {"SAC": "num_critics", "DiscreteSAC": "num_critics", "TD3": "num_critics"},
     "n_quantiles": {"SAC": "num_quantiles", "DQN": "num_quantiles"},
     "top_quantiles_to_drop_per_net": {"SAC": "dropped_quantiles"},

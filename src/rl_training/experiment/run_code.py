@@ -29,12 +29,24 @@ def named_code(config: TrainConfig) -> dict[str, str]:
     places = [f"env_kwargs.{TASKS}.{number}.env_id" for number in range(len(tasks))] if is_suite(config) else ["env_id"]
     named = {task.env_id: place for task, place in zip(tasks, places, strict=True)}
     named |= {code: "algo" for code in (algorithm_code(config.algo),) if code is not None}
-    return {name: place for name, place in named.items() if split_name(name)[0]}
+    return {name: place for name, place in named.items() if split_name(name)[0]} | policy_code(config)
+
+
+def policy_code(config: TrainConfig) -> dict[str, str]:
+    """Return every `module:Name` that a policy is made of besides its algorithm; it needs no environment."""
+    encoder = config.algo_kwargs.get("encoder")
+    return {encoder: "algo_kwargs.encoder"} if isinstance(encoder, str) and split_name(encoder)[0] else {}
 
 
 def admit_code(config: TrainConfig, loaded: LoadedFrom | None = None) -> tuple[CodeUse, ...]:
     """Import the code that a configuration names; `loaded` says that the names come out of a file."""
     return tuple(admit(name, place=place, loaded=loaded) for name, place in named_code(config).items())
+
+
+def admit_policy_code(config: TrainConfig, loaded: LoadedFrom) -> None:
+    """Import the code that the policy of a loaded checkpoint is made of."""
+    for name, place in policy_code(config).items():
+        admit(name, place=place, loaded=loaded)
 
 
 def loaded_from(checkpoint: Checkpoint, *, trust_code: bool) -> LoadedFrom:

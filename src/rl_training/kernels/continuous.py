@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl_training.data.observations import Observation
 from rl_training.kernels import requires
-from rl_training.kernels.perceptrons import Perceptrons, differentiable, gradient_of, without_weights
+from rl_training.kernels.perceptrons import Perceptrons, differentiable, gradient_of
 from rl_training.models.continuous import DeterministicActor, SquashedActor, StackedCritic, squashed_log_prob
 from rl_training.models.heads import LOG_STD_RANGE
 
@@ -37,7 +37,7 @@ class SquashedActorPasses:
 
     def __init__(self, actor: Any) -> None:
         self.actor = requires.exact(actor, SquashedActor)
-        requires.that(without_weights(self.actor.encoder), "the actor's encoder has weights")
+        requires.plain_encoder(self.actor.encoder, "the actor's")
         requires.that(differentiable(self.actor.hidden), "the actor's layers have no written-out gradient")
         requires.that(self.actor.log_std_head is not None, "state-dependent exploration has no written-out gradient")
         self.hidden = Perceptrons(self.actor.hidden)
@@ -75,7 +75,7 @@ class DeterministicActorPasses:
 
     def __init__(self, actor: Any) -> None:
         self.actor = requires.exact(actor, DeterministicActor)
-        requires.that(without_weights(self.actor.encoder), "the actor's encoder has weights")
+        requires.plain_encoder(self.actor.encoder, "the actor's")
         requires.that(differentiable(self.actor.network), "the actor's layers have no written-out gradient")
         self.network = Perceptrons(self.actor.network)
 
@@ -94,7 +94,7 @@ class CriticPasses:
 
     def __init__(self, critic: Any) -> None:
         self.critic = requires.exact(critic, StackedCritic)
-        requires.that(without_weights(self.critic.encoder), "the critics' encoder has weights")
+        requires.plain_encoder(self.critic.encoder, "the critics'")
         requires.that(differentiable(self.critic.networks), "the critics' layers have no written-out gradient")
         self.networks = Perceptrons(self.critic.networks)
 

@@ -12,7 +12,6 @@ from rl_training.algorithms.dqn import DQN
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
 from rl_training.kernels.gradients import Twin, step_in
-from rl_training.kernels.perceptrons import without_weights
 from rl_training.models.layers import MLP
 from rl_training.models.q_network import QNetwork
 
@@ -32,7 +31,7 @@ def twins(algorithm: DQN) -> list[Twin]:
     requires.that(params.distribution == "none", "distributional values have no compiled gradient")
     requires.that(algorithm.device.type == "cpu", "the gradient is compiled for the CPU only")
     model = requires.exact(algorithm.model, QNetwork)
-    requires.that(without_weights(model.encoder), "the encoder has weights")
+    requires.plain_encoder(model.encoder)
     requires.that(model.value is None, "dueling streams have no compiled gradient")
     stream = requires.exact(model.advantage, MLP)
     requires.that(stream.activation is torch.relu, "only ReLU has a compiled gradient")

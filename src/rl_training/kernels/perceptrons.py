@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.encoders import DictEncoder, VectorEncoder
 from rl_training.models.layers import StackedMLP, parameter_pairs
 
 # Each turns the gradient with respect to an activation's output into that with respect to its input, in place.
@@ -38,13 +37,6 @@ def linear_backward(layer: nn.Linear, inputs: Tensor, grad_outputs: Tensor, *, o
     torch.mm(grad_outputs.t(), inputs, out=gradient_of(layer.weight))
     torch.sum(grad_outputs, 0, out=gradient_of(layer.bias))
     torch.mm(grad_outputs, layer.weight, out=out)
-
-
-def without_weights(encoder: nn.Module) -> bool:
-    """Return whether an encoder is one of the package's own and has nothing to learn."""
-    if type(encoder) is DictEncoder:
-        return all(type(part) is VectorEncoder for part in encoder.encoders)
-    return type(encoder) is VectorEncoder
 
 
 def differentiable(network: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from rl_training.algorithms.ppo import PPO, PPOBatch, scaled_advantage
 from rl_training.algorithms.ppo_params import PPOParams
 from rl_training.kernels import requires
 from rl_training.kernels.gradients import Twin, step_in
-from rl_training.kernels.perceptrons import Perceptrons, differentiable, linear_backward, without_weights
+from rl_training.kernels.perceptrons import Perceptrons, differentiable, linear_backward
 from rl_training.kernels.policies import head_backward, known_head, policy_gradient
 from rl_training.models.actor_critic import ACTOR, ActorCritic
 from rl_training.models.heads import ActionHead
@@ -29,7 +29,7 @@ def twins(algorithm: PPO) -> list[Twin]:
     requires.own_formula(algorithm, PPO, "loss", "gradient")
     requires.own_functions(ppo, "ppo_loss", "scaled_advantage")
     model = requires.exact(algorithm.model, ActorCritic)
-    requires.that(without_weights(model.encoder), "the encoder has weights")
+    requires.plain_encoder(model.encoder)
     requires.that(differentiable(model.stacks), "the activation has no written-out gradient")
     requires.that(known_head(model.head), f"{type(model.head).__name__} has no written-out gradient")
     return [Twin("gradient", PPOGradient(algorithm), algorithm.optimizer)]

@@ -5,6 +5,10 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, TypeVar
 
+from torch import nn
+
+from rl_training.models.encoders import DictEncoder, VectorEncoder, has_weights
+
 Module = TypeVar("Module")
 
 
@@ -23,6 +27,14 @@ def exact(module: Any, known: type[Module]) -> Module:
     that(type(module) is known, f"{type(module).__qualname__} is not exactly {known.__qualname__}")
     assert isinstance(module, known)
     return module
+
+
+def plain_encoder(encoder: nn.Module, whose: str = "the") -> None:
+    """Require an encoder of the package's own that has nothing to learn; `whose` begins the reason."""
+    parts = list(encoder.encoders) if type(encoder) is DictEncoder else [encoder]
+    that(not has_weights(encoder), f"{whose} encoder has weights")
+    for part in parts:
+        that(type(part) is VectorEncoder, f"{whose} encoder {type(part).__qualname__} is not the package's own")
 
 
 def own_formula(algorithm: Any, known: type, *methods: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -16,6 +17,20 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": nn.functional.gelu,
     "silu": nn.functional.silu,
 }
+
+
+@contextlib.contextmanager
+def global_draws_from(generator: torch.Generator) -> Iterator[None]:
+    """Let `generator` decide what is drawn from torch's global generator here, and put the global one back.
+
+    The seed is drawn from a copy: what draws from `generator` itself gets the same numbers as without this.
+    """
+    private = torch.Generator(generator.device)
+    private.set_state(generator.get_state())
+    seed = torch.randint(2**62, (), generator=private, device=private.device)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(seed))
+        yield
 
 
 def initialize(weight: Tensor, bias: Tensor, *, orthogonal: bool, gain: float, generator: torch.Generator) -> None:

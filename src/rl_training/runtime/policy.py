@@ -19,13 +19,14 @@ from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, v
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
-from rl_training.experiment.run_code import checkpoint_config, say_changed_code
+from rl_training.experiment.run_code import admit_policy_code, checkpoint_config, loaded_from, say_changed_code
 from rl_training.experiment.tasks import Task, choose_task, tasks_of
 from rl_training.runtime.acceleration import accelerate
 from rl_training.runtime.controls import resolve_num_simulations
 from rl_training.runtime.restored_state import check_form, checkpoint_fits, read_checked_state
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.size_limits import check_policy_size
+from rl_training.runtime.user_networks import encoder_argument
 
 
 class Actor(Protocol):
@@ -173,13 +174,16 @@ def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu
     """
     checkpoint = verify_checkpoint(resolve_checkpoint(Path(path)))
     config = checkpoint_config(checkpoint, trust_code=trust_code)
+    policies = policies_from_checkpoint(checkpoint, config, device=device, trust_code=trust_code)
     say_changed_code(config, checkpoint)
-    policies = policies_from_checkpoint(checkpoint, config, device=device)
     return policies[choose_task(list(policies), task)]
 
 
-def policies_from_checkpoint(checkpoint: Checkpoint, config: TrainConfig, *, device: str) -> dict[Task, Policy]:
+def policies_from_checkpoint(
+    checkpoint: Checkpoint, config: TrainConfig, *, device: str, trust_code: bool = False
+) -> dict[Task, Policy]:
     """Build the policy of a verified checkpoint, whose configuration is `config`, for each of its tasks."""
+    admit_policy_code(config, loaded_from(checkpoint, trust_code=trust_code))
     spec = get_algorithm_spec(config.algo)
     state = read_checked_state(checkpoint, config)
     target = resolve_device(device)
@@ -204,6 +208,7 @@ def policies_from_checkpoint(checkpoint: Checkpoint, config: TrainConfig, *, dev
             taken,
             device=target,
             generator=torch.Generator(),  # the weights it draws are replaced at once
+            **encoder_argument(params),
         )
         check_form(algorithm.state_dict(), state["algorithm"], "algorithm")
         algorithm.load_state_dict(state["algorithm"])

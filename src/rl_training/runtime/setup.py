@@ -30,6 +30,7 @@ from rl_training.runtime.size_limits import check_sizes
 from rl_training.runtime.task_setup import set_up_tasks
 from rl_training.runtime.threads import choose_threads, threads_of
 from rl_training.runtime.torch_setup import TorchSetup
+from rl_training.runtime.user_networks import check_networks, encoder_argument
 from rl_training.runtime.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -102,13 +103,16 @@ class RunSetup:
 
         The environments, which exist by now, get the observation statistics of `init` before anything is observed.
         """
+        seen = self._joined({task.task.name: task.seen_space for task in self.tasks})
         algorithm = self.spec.load_algorithm()(
             self.params,
-            self._joined({task.task.name: task.seen_space for task in self.tasks}),
+            seen,
             self._joined({task.task.name: task.env.action_space for task in self.tasks if task.env is not None}),
             device=self.device,
             generator=generator,
+            **encoder_argument(self.params),
         )
+        check_networks(algorithm, seen)
         if self.warm_start is not None:
             self.warm_start.apply(algorithm, self.tasks)
         self.acceleration = accelerate(algorithm, self.config.acceleration)

@@ -166,7 +166,8 @@ def _environment_demands(
 
 def _network_demands(params: Any, shown: Space[Any], taken: Space[Any]) -> Iterator[Demand]:
     if hasattr(params, "network_weights"):  # an algorithm of the user's own need not count
-        weights = params.network_weights(observation_width(shown), action_width(taken))
+        named = getattr(params, "encoder", None) is not None  # an encoder of the user's own may make one feature
+        weights = params.network_weights(1 if named else observation_width(shown), action_width(taken))
         what = f"networks of {weights} weights with their gradients and moments"
         yield Demand(_largest_setting(params, _NETWORK_SETTINGS), what, weights * FLOAT * COPIES_OF_A_WEIGHT)
 

@@ -114,7 +114,7 @@ def evaluate(
     check_episodes("num_episodes", count)
     seeds = derive_seeds(base, "evaluation", "command", count=count)
     suite = is_suite(config)
-    policies = policies_from_checkpoint(sound, config, device=device)
+    policies = policies_from_checkpoint(sound, config, device=device, trust_code=trust_code)
     chosen = list(policies) if task is None else [choose_task(list(policies), task)]
     for one in chosen:
         check_observation_size(one)

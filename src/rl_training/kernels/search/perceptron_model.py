@@ -181,6 +181,8 @@ class MLPModel:
         self.latent_size = layout.latent_size
         self.columns = layout.columns
         """Numbers that all layers together put out for one state."""
+        self.latents = np.zeros((0, 0, layout.latent_size), np.float32)
+        """What the last search imagined, [trees, nodes, latent]; the next one overwrites it."""
         self._tensors = layout.tensors
         self.refresh()
 
@@ -207,3 +209,4 @@ class MLPModel:
         activations = self._scratch[rows * stride :][: batch * self.columns]
         latents[::nodes, : self.latent_size] = root.embedding.float().cpu().numpy()
         search_mlp(rule, tree, self.packed, leaves, latents, activations)
+        self.latents = latents.reshape(batch, nodes, stride)[:, :, : self.latent_size]
