@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.named_callbacks import named_callbacks
 from rl_training.experiment.tasks import TASKS, is_suite, tasks_of
 from rl_training.experiment.user_code import CodeUse, LoadedFrom, admit, own_code, remember, split_name, uses_of
 
@@ -14,17 +15,31 @@ USER_CODE = "user_code"
 """The key of metadata and manifests that holds the records of the code."""
 
 
-def named_code(config: TrainConfig) -> dict[str, str]:
-    """Return every `module:Name` of a configuration with the key that holds it."""
+def named_code(config: TrainConfig, *, callbacks: bool = True) -> dict[str, str]:
+    """Return every `module:Name` of a configuration with the key that holds it, or all but those of callbacks."""
     tasks = tasks_of(config)
     places = [f"env_kwargs.{TASKS}.{number}.env_id" for number in range(len(tasks))] if is_suite(config) else ["env_id"]
     named = {task.env_id: place for task, place in zip(tasks, places, strict=True)}
+    for entry in named_callbacks(config.callbacks) if callbacks else ():
+        named.setdefault(entry.name, entry.place)
     return {name: place for name, place in named.items() if split_name(name)[0]}
 
 
-def admit_code(config: TrainConfig, loaded: LoadedFrom | None = None) -> tuple[CodeUse, ...]:
-    """Import the code that a configuration names; `loaded` says that the names come out of a file."""
-    return tuple(admit(name, place=place, loaded=loaded) for name, place in named_code(config).items())
+def admit_code(
+    config: TrainConfig,
+    loaded: LoadedFrom | None = None,
+    *,
+    written: Container[str] = (),
+    callbacks: bool = True,
+) -> tuple[CodeUse, ...]:
+    """Import the code that a configuration names; `loaded` says that the names come out of a file.
+
+    The names in `written` are the user's own all the same. Evaluations and policies need no `callbacks`.
+    """
+    return tuple(
+        admit(name, place=place, loaded=None if name in written else loaded)
+        for name, place in named_code(config, callbacks=callbacks).items()
+    )
 
 
 def loaded_from(checkpoint: Checkpoint, *, trust_code: bool) -> LoadedFrom:
