@@ -18,6 +18,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.schemas import GivenMetrics, mismatch
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.env_metrics import EnvironmentMetrics
+from rl_training.runtime.evaluator import EpisodeResult, summarize
 from rl_training.runtime.workflows import train
 
 METERED = "metric_envs:Metered"
@@ -175,3 +176,9 @@ def test_callbacks_cannot_use_the_names_of_environments(tmp_path: Path) -> None:
 )
 def test_sums_of_a_damaged_checkpoint_are_refused(state: dict[str, Any]) -> None:
     assert mismatch(GivenMetrics, state) is not None
+
+
+def test_an_evaluation_of_a_suite_tells_the_tasks_apart() -> None:
+    given = {"one": EnvironmentMetrics({"height": 6.0}, {"height": 3}), "two": None}
+    metrics = summarize([EpisodeResult(1.0, 3, 0, task=task, given=metrics) for task, metrics in given.items()])
+    assert {name: value for name, value in metrics.items() if "env_" in name} == {"eval_env_height/one": 2.0}
