@@ -24,6 +24,7 @@ from rl_training.experiment.fork_rules import (
     STREAMS,
     rules,
 )
+from rl_training.experiment.named_callbacks import check_callbacks
 from rl_training.experiment.names_elsewhere import unknown_parameter, unknown_top_level_key
 from rl_training.experiment.registry import find_algorithm, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
 from rl_training.experiment.schedules import Schedule, as_schedule
@@ -60,7 +61,7 @@ class TrainConfig:
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(FREE, "total_timesteps", "output_dir", "eval_episodes", "eval_interval", "log_interval"),
         **rules(FREE, "checkpoint_interval", "keep_checkpoints", "deterministic", "torch_threads"),
-        **rules(FREE, "acceleration"),
+        **rules(FREE, "acceleration", "callbacks"),
         **rules(FREE, "name", "tags", "early_stopping", "tracking"),
         **rules(ALGORITHM, "algo"),
         **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
@@ -141,6 +142,12 @@ class TrainConfig:
     """Wrapper settings and arguments of `gymnasium.make`; the blocks `training:` and `evaluation:` override
     the shared keys for that mode."""
 
+    callbacks: Annotated[
+        tuple[str | dict[str, Any], ...], DocInfo("a list of `module:Name` and `{use: module:Name, <arguments>}`")
+    ] = ()
+    """Callback classes of one's own, made once per run: `module:Name`, `path/to/file.py:Name`, or a mapping with that
+    name as `use` beside the arguments."""
+
     early_stopping: dict[str, Any] = field(default_factory=dict)
     """When to end before `total_timesteps`: a `target` or `patience` for a metric; empty never does."""
 
@@ -155,8 +162,9 @@ class TrainConfig:
         for name in ("output_dir", "init"):
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, Path(getattr(self, name)))
-        if isinstance(self.tags, list):
-            object.__setattr__(self, "tags", tuple(self.tags))
+        for name in ("tags", "callbacks"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> TrainConfig:
@@ -172,7 +180,7 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )
     checks = (_check_algorithm, _check_environment, _check_tracking, _check_benchmark, _check_early_stopping)
-    for check in checks:
+    for check in (*checks, check_callbacks):
         problems += check(values)
     if not problems:
         problems += _check_tasks(values)

@@ -15,6 +15,7 @@ from rl_training.experiment.config import TrainConfig, check_config
 from rl_training.experiment.config_files import overlay_config
 from rl_training.experiment.forks import changed_settings
 from rl_training.experiment.manager import Runner, Trainer
+from rl_training.experiment.named_callbacks import CALLBACKS, dropped_callbacks
 from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.run_code import (
     admit_code,
@@ -120,6 +121,11 @@ class DefaultExperimentManager:
         _check_horizon(config, sound, changed, fork=fork)
         for key, (before, after) in changed.items():
             logger.info("%s: %s instead of %s", key, after, before)
+        if CALLBACKS in changed:
+            dropped = dropped_callbacks(*changed[CALLBACKS])
+            for notice in dropped:
+                logger.warning("%s", notice)
+            notices += dropped
         point = ResumePoint(sound, fork=fork, notices=tuple(notices), changed=changed, trust_code=trust_code)
         return AlgorithmTrainer(config, tuple(callbacks), point)
 

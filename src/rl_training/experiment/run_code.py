@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.benchmarking import read_summary, run_place
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig, validate_config
+from rl_training.experiment.named_callbacks import named_callbacks
 from rl_training.experiment.registry import admit_algorithm, algorithm_code
 from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.tasks import TASKS, is_suite, tasks_of
@@ -23,12 +24,14 @@ USER_CODE = "user_code"
 """The key of metadata and manifests that holds the records of the code."""
 
 
-def named_code(config: TrainConfig) -> dict[str, str]:
-    """Return every `module:Name` of a configuration with the key that holds it."""
+def named_code(config: TrainConfig, *, callbacks: bool = True) -> dict[str, str]:
+    """Return every `module:Name` of a configuration with the key that holds it, or all but those of callbacks."""
     tasks = tasks_of(config)
     places = [f"env_kwargs.{TASKS}.{number}.env_id" for number in range(len(tasks))] if is_suite(config) else ["env_id"]
     named = {task.env_id: place for task, place in zip(tasks, places, strict=True)}
     named |= {code: "algo" for code in (algorithm_code(config.algo),) if code is not None}
+    for entry in named_callbacks(config.callbacks) if callbacks else ():
+        named.setdefault(entry.name, entry.place)
     return {name: place for name, place in named.items() if split_name(name)[0]} | policy_code(config)
 
 
@@ -38,9 +41,21 @@ def policy_code(config: TrainConfig) -> dict[str, str]:
     return {encoder: "algo_kwargs.encoder"} if isinstance(encoder, str) and split_name(encoder)[0] else {}
 
 
-def admit_code(config: TrainConfig, loaded: LoadedFrom | None = None) -> tuple[CodeUse, ...]:
-    """Import the code that a configuration names; `loaded` says that the names come out of a file."""
-    return tuple(admit(name, place=place, loaded=loaded) for name, place in named_code(config).items())
+def admit_code(
+    config: TrainConfig,
+    loaded: LoadedFrom | None = None,
+    *,
+    written: Container[str] = (),
+    callbacks: bool = True,
+) -> tuple[CodeUse, ...]:
+    """Import the code that a configuration names; `loaded` says that the names come out of a file.
+
+    The names in `written` are the user's own all the same. Evaluations and policies need no `callbacks`.
+    """
+    return tuple(
+        admit(name, place=place, loaded=None if name in written else loaded)
+        for name, place in named_code(config, callbacks=callbacks).items()
+    )
 
 
 def admit_policy_code(config: TrainConfig, loaded: LoadedFrom) -> None:

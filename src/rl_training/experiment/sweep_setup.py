@@ -87,7 +87,8 @@ def setup_sweep(
     executor = _make_executor(config, setup)
     if callbacks and not isinstance(executor, SerialExecutor):
         raise ConfigError(
-            "callbacks: they cannot cross processes; train with jobs 1 and executor serial, or without callbacks"
+            "callbacks: objects cannot cross processes; name their classes by the key `callbacks` of the "
+            "configuration, or train with jobs 1 and executor serial"
         )
     if isinstance(executor, RayExecutor) and setup.torch.threads.by_machine:
         # Chosen by the cores of this machine: others may have more or fewer, and would round differently.

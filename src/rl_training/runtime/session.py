@@ -26,6 +26,7 @@ from rl_training.experiment.checkpoints import (
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tasks import is_suite
+from rl_training.runtime.callback_setup import make_named_callbacks
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping
 from rl_training.runtime.controls import Control
 from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
@@ -67,7 +68,7 @@ class TrainingSession(RecordedRun):
         self.config, self.params, self.device = self.setup.config, self.setup.params, self.setup.device
         self.streams = Streams(self.config.seed, self.device)
         early = [EarlyStopping(**self.config.early_stopping)] if self.config.early_stopping else []
-        self.callbacks = CallbackList([*early, *callbacks])
+        self.callbacks = CallbackList([*early, *callbacks], named=make_named_callbacks(self.config))
         self.resume_mode = EXACT
         self._resume_point = checkpoint
         self._signals = SignalGuard()
@@ -203,9 +204,14 @@ class TrainingSession(RecordedRun):
         return Stopwatch(self._times, f"time_{name}")
 
     def count_episodes(self, step: StepBatch, task: str | None = None) -> None:
-        """Take note of the episodes that ended at a step, in a task of a suite where one is named."""
+        """Take note of the episodes that ended at a step and of what the environments gave as metrics.
+
+        `task` names the task of a suite.
+        """
         if step.episodes:
             self.add_episodes([(episode.episode_return, episode.length) for episode in step.episodes], task)
+        for given in step.metrics:
+            self.env_metrics.add(given, task)
 
     def collected(self) -> None:
         """Tell the callbacks that experience is about to be learned from."""
@@ -243,6 +249,7 @@ class TrainingSession(RecordedRun):
             "update_count": self.update_count,
             **self.episode_metrics(),
             **self.metrics.means(),
+            **self.env_metrics.take(),
             **self._resolved,
             "steps_per_second": (self.step - step) / max(now - since, 1e-9),
             **self._times,

@@ -18,11 +18,13 @@ from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, check_config, tracking_params
 from rl_training.experiment.env_params import env_params
+from rl_training.experiment.named_callbacks import CALLBACKS, named_callbacks
 from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.run_code import admit_code, loaded_from, remember_code
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.experiment.user_code import LoadedFrom
 from rl_training.runtime.acceleration import accelerate, say_acceleration
+from rl_training.runtime.callback_setup import check_named_callbacks
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.restored_state import check_num_envs, read_checked_state
 from rl_training.runtime.run_utils import resolve_device
@@ -42,6 +44,14 @@ def _code_origin(resumed: ResumePoint | None) -> LoadedFrom | None:
     return None if resumed is None else loaded_from(resumed.checkpoint, trust_code=resumed.trust_code)
 
 
+def _written_names(resumed: ResumePoint | None) -> set[str]:
+    """Return the names that the user has written for a fork."""
+    if resumed is None or CALLBACKS not in resumed.changed:
+        return set()
+    before, after = ({entry.name for entry in named_callbacks(entries)} for entries in resumed.changed[CALLBACKS])
+    return after - before - {resumed.checkpoint.config["env_id"]}
+
+
 class RunSetup:
     """A checked configuration with its device, tasks and torch settings."""
 
@@ -50,7 +60,8 @@ class RunSetup:
         admit_algorithm(config.algo, origin)  # whose parameters the configuration is checked against
         self.config = check_config(config)
         self.resume_point = resume_point
-        admit_code(self.config, origin)
+        admit_code(self.config, origin, written=_written_names(resume_point))
+        check_named_callbacks(self.config)
         self.spec = get_algorithm_spec(self.config.algo)
         self.params = algorithm_params(self.config)
         if tracking_params(self.config).wandb_params is not None and find_spec("wandb") is None:

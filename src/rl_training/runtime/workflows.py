@@ -105,7 +105,7 @@ def evaluate(
     """
     sound = verify_checkpoint(resolve_checkpoint(Path(checkpoint)))
     config = checkpoint_config(sound, trust_code=trust_code)
-    admit_code(config, loaded_from(sound, trust_code=trust_code))
+    admit_code(config, loaded_from(sound, trust_code=trust_code), callbacks=False)
     say_changed_code(config, sound)
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
     base = config.seed if seed is None else seed
