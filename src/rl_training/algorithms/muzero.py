@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import PlanningAlgorithm
 from rl_training.algorithms.muzero_params import MuZeroParams
 from rl_training.algorithms.planning.actions import actions_by_policy, actions_by_search
-from rl_training.algorithms.planning.batches import BatchMaker
+from rl_training.algorithms.planning.batches import BatchMaker, Bootstrap
 from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
 from rl_training.algorithms.planning.params import PlanningParams
 from rl_training.algorithms.planning.unroll import UnrollBatch, muzero_loss
@@ -66,7 +66,9 @@ class MuZero(PlanningAlgorithm):
         """What acting searches in."""
         self.target_model: Searchable = self.make_model(self.target_network)
         """What policies are searched again in."""
-        self.batches = BatchMaker(params, self.target_network, self.search_again, self.actions.count, self.device)
+        self.batches = BatchMaker(
+            params, cast(Bootstrap, self.target_network), self.search_again, self.actions.count, self.device
+        )
 
     def make_network(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
         """Return the network: represents observations, imagines steps, predicts rewards, values and policies."""

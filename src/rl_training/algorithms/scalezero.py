@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -97,7 +97,7 @@ class ScaleZero(PlanningAlgorithm):
         self.batches = [
             BatchMaker(
                 params,
-                TaskView(self.target_network, task),
+                TaskView(cast(ScaleZeroNetwork, self.target_network), task),
                 partial(self.search_again, task),
                 actions.count,
                 self.device,
