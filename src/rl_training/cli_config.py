@@ -120,14 +120,7 @@ def _apply_overrides(
         base = read_summary(continue_from).config
         loaded = loaded_from_sweep(continue_from, trust_code=trust_code)
     if request.algo is not None or request.env is not None:
-        if request.config is not None or request.preset is not None:
-            source = "--preset" if request.config is None else "--config"
-            given, key = ("--env", "env_id") if request.algo is None else ("--algo", "algo")
-            raise ConfigError(f"{given} does not go with {source}; write --set {key}=VALUE to change it")
-        missing = "--algo NAME" if request.algo is None else "--env ID" if request.env is None else ""
-        if missing:
-            raise ConfigError(f"--algo and --env belong together; add {missing}")
-        base = {"algo": request.algo, "env_id": request.env}
+        base = _algorithm_and_environment(request)
     if request.seed is not None and request.seeds is not None:
         raise ConfigError("--seed does not go with --seeds; leave one of them out")
     overrides: dict[str, Any] = {
@@ -166,3 +159,15 @@ def _apply_overrides(
             "or make it one run by --set benchmark.seeds=null"
         )
     return config
+
+
+def _algorithm_and_environment(request: ConfigRequest) -> dict[str, Any]:
+    """Return the configuration that `--algo` and `--env` make, which belong together and to nothing else."""
+    if request.config is not None or request.preset is not None:
+        source = "--preset" if request.config is None else "--config"
+        given, key = ("--env", "env_id") if request.algo is None else ("--algo", "algo")
+        raise ConfigError(f"{given} does not go with {source}; write --set {key}=VALUE to change it")
+    missing = "--algo NAME" if request.algo is None else "--env ID" if request.env is None else ""
+    if missing:
+        raise ConfigError(f"--algo and --env belong together; add {missing}")
+    return {"algo": request.algo, "env_id": request.env}
