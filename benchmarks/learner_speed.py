@@ -18,7 +18,7 @@ import torch
 
 from records import origin
 from rl_training.algorithms.muzero import MuZero, exploration
-from rl_training.algorithms.planning_batches import Draws
+from rl_training.algorithms.planning.batches import Draws
 from rl_training.data.samplers import UniformSampler
 from rl_training.data.trajectory_replay import TrajectoryReplay
 from rl_training.envs.make import make_vector_env
@@ -68,7 +68,7 @@ class Learner:
             total_timesteps=self.config.total_timesteps,
             draws=self.draws,
         )
-        self.algorithm.update(batch, CONTROLS)
+        self.algorithm.update(batch, CONTROLS, self.draws.augmentation)
 
 
 def measure(algo: str, batch_size: int, rounds: int, updates: int) -> dict[str, Any]:

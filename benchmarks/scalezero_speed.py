@@ -23,14 +23,16 @@ import torch
 from torch import Tensor
 
 from records import origin
-from rl_training.algorithms.muzero_loss import UnrollBatch
+from rl_training.algorithms.planning.scalezero_models import ScaleZeroModel
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.algorithms.scalezero import ScaleZero
-from rl_training.algorithms.scalezero_models import ScaleZeroModel, compiled_transformer, fastest_model
 from rl_training.envs.make import check_environment
 from rl_training.envs.spaces import joined_spaces
 from rl_training.experiment.config import algorithm_params
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.tasks import tasks_of
+from rl_training.kernels.scalezero import compiled_transformer
+from rl_training.kernels.search.transformer_model import TransformerModel
 from rl_training.models.scalar_support import expected_scalar
 from rl_training.models.scalezero_network import ScaleZeroNetwork
 from rl_training.search.model import ModelOutput
@@ -116,7 +118,7 @@ def measure_search(algorithm: ScaleZero, roots: int, rounds: int, repeats: int) 
     discount = algorithm.params.discount
     by_torch = ScaleZeroModel(algorithm.network, (TASK,), discount)
     models = (
-        fastest_model(by_torch, compiled_transformer(algorithm.network, discount)),
+        TransformerModel(compiled_transformer(algorithm.network, discount), by_torch.tasks, by_torch.encode),
         by_torch,
         ForgetfulModel(algorithm.network, TASK, discount),
     )
@@ -178,8 +180,9 @@ def measure_updates(algorithm: ScaleZero, rounds: int, repeats: int) -> dict[str
     """Return gradient steps per second on batches that are made already."""
     share = algorithm.params.batch_size // len(algorithm.trained)
     batches = {task: unroll_batch(algorithm, task, share) for task in algorithm.trained}
-    algorithm.update(batches, CONTROLS)
-    rates = [1 / processor_time(lambda: algorithm.update(batches, CONTROLS), repeats) for _ in range(rounds)]
+    learn = partial(algorithm.update, batches, CONTROLS, torch.Generator())
+    learn()
+    rates = [1 / processor_time(learn, repeats) for _ in range(rounds)]
     return {
         "algo": "scalezero",
         "tasks": len(batches),

@@ -19,10 +19,12 @@ from torch import Tensor
 
 import lightzero_search
 from records import why_missing
+from rl_training.kernels.search.perceptron_model import Dense, MLPModel
 from rl_training.models.scalar_support import expected_scalar
-from rl_training.search.mlp import Dense, MLPModel
+from rl_training.search.gumbel import Gumbel
 from rl_training.search.model import ModelOutput
-from rl_training.search.rules import Gumbel, Puct, Rule
+from rl_training.search.puct import Puct
+from rl_training.search.rule import Rule
 from rl_training.search.search import TreeSearch
 from speed_parts import Effort, Outcome, alternate, quickest, quotients
 

@@ -37,7 +37,7 @@ def main(total_timesteps: int = 50_000, seed: int = 1) -> float:
 
     steps = 0
     while steps < total_timesteps:
-        rollout = collector.collect(on_step=count)
+        rollout = collector.collect(CONTROLS, on_step=count)
         assert rollout is not None
         metrics = algorithm.update(rollout, CONTROLS, generator)
         steps += rollout.transitions

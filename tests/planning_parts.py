@@ -9,8 +9,9 @@ import torch
 from gymnasium import Space, spaces
 
 from rl_training.algorithms.muzero import MuZero
-from rl_training.algorithms.muzero_loss import UnrollBatch
 from rl_training.algorithms.muzero_params import MuZeroParams
+from rl_training.algorithms.planning.unroll import UnrollBatch
+from rl_training.models.encoders import VectorEncoder
 from rl_training.models.planning_network import PlanningNetwork
 
 CPU = torch.device("cpu")
@@ -36,7 +37,7 @@ def randomize(network: torch.nn.Module, seed: int = 0) -> None:
 def make_network(seed: int = 0, *, prefix_horizon: int | None = None, projection: bool = False) -> PlanningNetwork:
     """Return a tiny network with random weights."""
     network = PlanningNetwork(
-        OBSERVATION,
+        VectorEncoder(OBSERVATION),
         ACTIONS,
         latent_size=6,
         hidden_size=7,

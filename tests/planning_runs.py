@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
     "unroll_steps": 3,
     "value_prefix_horizon": 3,
     "n_step": 3,
-    "target_update_interval": 4,
+    "target_update_interval": 20,
 }
 
 

@@ -44,7 +44,7 @@ def make_rollout(
     algorithm.start_rollout()
     return Rollout(
         observation=observation,
-        action=torch.stack([algorithm.act(row, mask, generator).clone() for row in observation]),
+        action=torch.stack([algorithm.act(row, mask, CONTROLS, generator).clone() for row in observation]),
         mask=None if mask is None else mask.expand(num_steps, *mask.shape),
         reward=torch.from_numpy(rng.normal(size=shape).astype(np.float32)),
         terminated=torch.from_numpy(rng.random(shape) < 0.2),

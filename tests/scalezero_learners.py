@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from planning_parts import CPU, generator
-from rl_training.algorithms.muzero_loss import UnrollBatch
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.algorithms.scalezero import ScaleZero
 from rl_training.algorithms.scalezero_params import ScaleZeroParams
 from rl_training.models.scalezero_network import TaskSpec
@@ -81,7 +81,8 @@ def batches(tasks: Sequence[int] = ALL, seed: int = 0) -> dict[int, UnrollBatch]
 def update(algorithm: ScaleZero, times: int = 1, *, first: int = 0) -> None:
     """Make gradient steps on the tasks that are trained."""
     for seed in range(first, first + times):
-        algorithm.update(batches(algorithm.trained, seed), CONTROLS)
+        algorithm.update(batches(algorithm.trained, seed), CONTROLS, generator(0))
+        algorithm.steps_taken(algorithm.updates - 1, algorithm.updates)  # one step per update
 
 
 def numbers(module: torch.nn.Module) -> dict[str, Tensor]:

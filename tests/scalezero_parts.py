@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from planning_parts import generator, randomize
-from rl_training.algorithms.muzero_loss import UnrollBatch
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.models.scalar_support import expected_scalar
 from rl_training.models.scalezero_network import ScaleZeroNetwork, TaskSpec
 from rl_training.search.model import ModelOutput

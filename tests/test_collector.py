@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms.ppo_loss import generalized_advantage
+from rl_training.algorithms.advantages import generalized_advantage
 from rl_training.envs.make import make_vector_env
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.streams import derive_seeds
@@ -26,7 +26,7 @@ class ScriptedActor:
     def start_rollout(self):
         self.rollouts += 1
 
-    def act(self, observation, mask, generator):
+    def act(self, observation, mask, controls, generator):
         return torch.as_tensor(np.repeat(self.action[np.newaxis], observation.shape[0], axis=0))
 
     def env_action(self, action):
@@ -60,7 +60,7 @@ def test_stored_transitions_are_the_real_steps_of_the_environments(backend):
     try:
         rollouts = []
         for _ in range(2):
-            rollout = collector.collect(on_step=lambda step: episodes.extend(step.episodes))
+            rollout = collector.collect({}, on_step=lambda step: episodes.extend(step.episodes))
             rollouts.append((rollout.observation.clone(), rollout.reward.clone()))
     finally:
         env.close()
@@ -76,7 +76,7 @@ def test_stored_transitions_are_the_real_steps_of_the_environments(backend):
 def test_truncation_bootstraps_from_the_final_observation_and_termination_does_not(backend):
     env, collector = collector_for("run_samples:Run/Script-v0", num_steps=9, backend=backend)
     try:
-        rollout = collector.collect()
+        rollout = collector.collect({})
     finally:
         env.close()
     ends = torch.zeros(9)
@@ -93,7 +93,7 @@ def test_truncation_bootstraps_from_the_final_observation_and_termination_does_n
 
 def test_a_rollout_that_ends_inside_an_episode_bootstraps_from_what_follows():
     env, collector = collector_for("run_samples:Run/Script-v0", num_steps=4)
-    rollout = collector.collect()
+    rollout = collector.collect({})
     assert rollout.last_observation.tolist() == [[1.0, 1.0]]
     assert target_value(rollout, collector.actor, gamma=0.9)[3].item() == pytest.approx(11 + 0.9 * 101.5)
     env.close()
@@ -103,7 +103,7 @@ def test_pendulum_bootstraps_at_its_time_limit():
     """Step 200 is a truncation: its target holds the value of the state the pendulum is in, not of the next reset."""
     action = np.array([0.5], dtype=np.float32)
     env, collector = collector_for("Pendulum-v1", num_steps=201, action=action)
-    rollout = collector.collect()
+    rollout = collector.collect({})
     env.close()
     plain = gym.make("Pendulum-v1")
     observation, _ = plain.reset(seed=derive_seeds(3, "environment")[0])
@@ -131,9 +131,10 @@ def test_every_cartpole_backend_counts_real_steps(backend):
     lengths = np.zeros(6, dtype=int)
     for _ in range(3):
         rollout = collector.collect(
+            {},
             on_step=lambda step: np.add.at(
                 lengths, [episode.env_index for episode in step.episodes], [e.length for e in step.episodes]
-            )
+            ),
         )
         ended = (rollout.terminated | rollout.truncated).numpy()
         starts = np.abs(rollout.observation.numpy()[1:]).max(axis=-1) <= 0.05
@@ -146,9 +147,9 @@ def test_every_cartpole_backend_counts_real_steps(backend):
 def test_an_interrupted_rollout_goes_on_where_it_stopped():
     env, collector = collector_for("run_samples:Run/Script-v0", num_steps=9)
     steps = []
-    assert collector.collect(interrupted=lambda: len(steps) == 4, on_step=steps.append) is None
+    assert collector.collect({}, interrupted=lambda: len(steps) == 4, on_step=steps.append) is None
     assert collector.steps_in_progress == 4
-    rollout = collector.collect(on_step=steps.append)
+    rollout = collector.collect({}, on_step=steps.append)
     assert len(steps) == 9
     assert collector.steps_in_progress == 0
     assert rollout.observation[:, 0].tolist() == [[episode, step] for episode in range(3) for step in range(3)]
@@ -159,10 +160,10 @@ def test_an_interrupted_rollout_goes_on_where_it_stopped():
 def test_a_saved_rollout_in_progress_is_the_same_in_another_collector():
     env, collector = collector_for("run_samples:Run/Script-v0", num_steps=9)
     steps = []
-    collector.collect(interrupted=lambda: len(steps) == 7, on_step=steps.append)
+    collector.collect({}, interrupted=lambda: len(steps) == 7, on_step=steps.append)
     other_env, other = collector_for("run_samples:Run/Script-v0", num_steps=9)
     other.load_state_dict(collector.state_dict(), step=7)
-    one, two = collector.collect(), other.collect()
+    one, two = collector.collect({}), other.collect({})
     for name in ("observation", "action", "reward", "terminated", "truncated", "final_value", "last_observation"):
         assert torch.equal(getattr(one, name), getattr(two, name)), name
     assert other.actor.rollouts == 0  # no new rollout began

@@ -11,16 +11,21 @@ import torch
 from gymnasium import spaces
 
 from planning_parts import generator, randomize
+from rl_training.algorithms.planning.scalezero_models import ScaleZeroModel
 from rl_training.algorithms.scalezero import ScaleZero
-from rl_training.algorithms.scalezero_models import ScaleZeroModel, compiled_transformer, fastest_model
 from rl_training.algorithms.scalezero_params import ScaleZeroParams
 from rl_training.envs.spaces import joined_spaces
 from rl_training.errors import NonFiniteError
+from rl_training.kernels.door import attach
+from rl_training.kernels.scalezero import compiled_transformer
+from rl_training.kernels.search.transformer_model import Transformer, TransformerModel
 from rl_training.models.adapters import activate_adapters
 from rl_training.models.scalezero_network import ScaleZeroNetwork
-from rl_training.search.rules import Gumbel, Puct, Rule
-from rl_training.search.search import Searchable, SearchResult, TreeSearch
-from rl_training.search.transformer import Transformer, TransformerModel
+from rl_training.search.gumbel import Gumbel
+from rl_training.search.model import Searchable
+from rl_training.search.puct import Puct
+from rl_training.search.rule import Rule
+from rl_training.search.search import SearchResult, TreeSearch
 from scalezero_parts import DISCOUNT, SIZES, SPECS, make_scalezero, observations, task_unroll
 
 RULES = pytest.mark.parametrize("rule", [Puct(), Gumbel()], ids=["puct", "gumbel"])
@@ -54,6 +59,10 @@ def deepest(search: TreeSearch) -> int:
     return int(depths.max())
 
 
+def compiled(model: ScaleZeroModel, transformer: Transformer) -> TransformerModel:
+    return TransformerModel(transformer, model.tasks, model.encode)
+
+
 def assert_alike(
     network: ScaleZeroNetwork,
     transformer: Transformer,
@@ -65,7 +74,7 @@ def assert_alike(
     """Search both ways, compare everything, and return the compiled search."""
     model = ScaleZeroModel(network, tasks, DISCOUNT)
     theirs, expected = found_by(model, rule, tasks, legal=legal)
-    ours, found = found_by(fastest_model(model, transformer), rule, tasks, legal=legal)
+    ours, found = found_by(compiled(model, transformer), rule, tasks, legal=legal)
     for field in ("parent", "action", "visits"):
         np.testing.assert_array_equal(ours.tree.nodes[field], theirs.tree.nodes[field])
     for field in ("value", "network_value", "reward", "discount"):
@@ -139,25 +148,26 @@ def test_a_task_grows_the_same_tree_alone_and_among_others_to_the_last_bit(rule:
 def test_a_smaller_search_after_a_larger_one_is_not_disturbed_by_what_that_left() -> None:
     network = make_scalezero(3)
     transformer = compiled_transformer(network, DISCOUNT)
-    model = fastest_model(ScaleZeroModel(network, (0, 1), DISCOUNT), transformer)
+    model = compiled(ScaleZeroModel(network, (0, 1), DISCOUNT), transformer)
     first = found_by(model, Puct(), (0, 1), simulations=6)[1]
-    found_by(fastest_model(ScaleZeroModel(network, (0, 1, 2), DISCOUNT), transformer), Puct(), (0, 1, 2))
+    found_by(compiled(ScaleZeroModel(network, (0, 1, 2), DISCOUNT), transformer), Puct(), (0, 1, 2))
     again = found_by(model, Puct(), (0, 1), simulations=6)[1]
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_expired_weights_are_read_again_and_others_are_kept() -> None:
+def test_changed_weights_are_read_again_and_others_are_kept() -> None:
     network = make_scalezero(1)
-    transformer = compiled_transformer(network, DISCOUNT)
-    model = fastest_model(ScaleZeroModel(network, (0, 2), DISCOUNT), transformer)
+    renewed = [False]
+    transformer = compiled_transformer(network, DISCOUNT, lambda: renewed[0])
+    model = compiled(ScaleZeroModel(network, (0, 2), DISCOUNT), transformer)
     before = found_by(model, Gumbel(), (0, 2))[1]
     parts = ("encoder", "representation")  # torch asks them at every search
     kept = {name: value.clone() for name, value in network.state_dict().items() if any(part in name for part in parts)}
     randomize(network, 6)
     network.load_state_dict(kept, strict=False)
     np.testing.assert_array_equal(found_by(model, Gumbel(), (0, 2))[1].value, before.value)
-    transformer.expire()
+    renewed[0] = True
     assert_alike(network, transformer, Gumbel(), (0, 2))
 
 
@@ -166,7 +176,7 @@ def test_weights_that_are_no_numbers_are_reported(part: str) -> None:
     network = make_scalezero()
     with torch.no_grad():
         network.get_parameter(part).fill_(torch.nan)
-    model = fastest_model(ScaleZeroModel(network, (0,), DISCOUNT), compiled_transformer(network, DISCOUNT))
+    model = compiled(ScaleZeroModel(network, (0,), DISCOUNT), compiled_transformer(network, DISCOUNT))
     with pytest.raises(NonFiniteError):
         found_by(model, Puct(), (0,))
 
@@ -197,19 +207,21 @@ def assert_up_to_date(algorithm: ScaleZero) -> None:
     found = algorithm.search_tasks((0, 1, 2), [(seen, None) for seen in shown], **options)
     np.testing.assert_allclose(np.concatenate([part.value for part in found]), expected.value, rtol=1e-4, atol=1e-4)
     batches = algorithm.batches[1]
-    assert isinstance(batches.model, TransformerModel)
     target = ScaleZeroModel(algorithm.target_network, (1,), DISCOUNT)
     expected = TreeSearch(algorithm.search.rule).run(target, shown[1], **options)
-    again = batches.search.run(batches.model, shown[1], **options)
+    again = batches.search(shown[1], **options)
+    assert isinstance(algorithm.simulated(target), TransformerModel)  # the first searches were checked
     np.testing.assert_allclose(again.value, expected.value, rtol=1e-4, atol=1e-4)
 
 
 def test_the_algorithm_plans_with_the_weights_of_the_moment() -> None:
     algorithm = make_algorithm()
+    assert attach(algorithm).kernel == "scalezero"
     assert_up_to_date(algorithm)
     unrolls = {task: task_unroll(task) for task in range(3)}
-    for _ in range(2):  # the second changes the target network too
-        algorithm.update(unrolls, {"learning_rate": 1e-2})
+    for step in range(2):  # the second changes the target network too
+        algorithm.update(unrolls, {"learning_rate": 1e-2}, generator(0))
+        algorithm.steps_taken(step, step + 1)
         assert_up_to_date(algorithm)
     algorithm.enter_stage(1)  # random adapters join
     assert_up_to_date(algorithm)

@@ -273,7 +273,7 @@ def test_the_actor_and_the_temperature_wait_for_their_turn() -> None:
     algorithm = _algorithm()
     actor, temperature = parameters_of(algorithm.actor), algorithm.temperature.value
     for turn in range(1, 7):
-        metrics, _ = algorithm.update(random_batch(TORQUE, seed=turn), CONTROLS, generator(turn))
+        metrics = algorithm.update(random_batch(TORQUE, seed=turn), CONTROLS, generator(turn))
         due = turn % 3 == 0
         assert {"loss_actor", "entropy"}.issubset(metrics) is due
         assert {"loss_critic", "temperature", "q_mean"} <= metrics.keys()

@@ -139,8 +139,7 @@ def test_the_temperature_rises_while_entropy_lies_below_its_target(sharp: bool, 
         _sharpen(algorithm)
     shown = []
     for seed in range(4):
-        metrics, errors = algorithm.update(random_batch(CHOICE, seed=seed), CONTROLS, generator(seed))
-        assert errors is None
+        metrics = algorithm.update(random_batch(CHOICE, seed=seed), CONTROLS, generator(seed))
         shown.append(metrics["temperature"].item())
         assert math.copysign(1, algorithm.target_entropy(None) - metrics["entropy"].item()) == direction
     assert shown[0] == pytest.approx(0.5)
@@ -150,7 +149,7 @@ def test_the_temperature_rises_while_entropy_lies_below_its_target(sharp: bool, 
 def test_a_fixed_temperature_stays() -> None:
     algorithm = _algorithm(temperature=0.2)
     for seed in range(3):
-        metrics, _ = algorithm.update(random_batch(CHOICE), CONTROLS, generator(seed))
+        metrics = algorithm.update(random_batch(CHOICE), CONTROLS, generator(seed))
         assert metrics["temperature"].item() == pytest.approx(0.2)
 
 

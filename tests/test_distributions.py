@@ -293,7 +293,7 @@ def _noise_of_steps(sde_sample_freq: int, steps: int, rollouts: int = 1) -> list
     noise = []
     for _ in range(rollouts):
         algorithm.start_rollout()
-        noise += [algorithm.act(observation, None, generator) - mean for _ in range(steps)]
+        noise += [algorithm.act(observation, None, {}, generator) - mean for _ in range(steps)]
     return noise
 
 

@@ -27,6 +27,9 @@ from rl_training.algorithms.distributional import project_categorical
 from rl_training.algorithms.dqn import DQN, C51Params, DoubleDQNParams, DQNParams, QRDQNParams, RainbowParams
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
+from rl_training.kernels.door import attach
+from rl_training.kernels.dqn import twins
+from rl_training.models.encoders import VectorEncoder
 from rl_training.models.noisy import NoisyLinear
 from rl_training.models.q_network import QNetwork
 
@@ -35,7 +38,7 @@ from rl_training.models.q_network import QNetwork
 
 def _network(*, outputs: int = 1, dueling: bool = False, noisy: bool = False) -> QNetwork:
     return QNetwork(
-        OBSERVATION,
+        VectorEncoder(OBSERVATION),
         4,
         outputs=outputs,
         hidden_sizes=(8,),
@@ -189,9 +192,9 @@ def test_updates_equal_a_loop_written_with_torch_alone() -> None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 0.5)
         optimizer.step()
-        metrics, errors = algorithm.update(batch, CONTROLS, generator(seed))
+        metrics = algorithm.update(batch, CONTROLS, generator(seed))
         torch.testing.assert_close(metrics["loss_q"], loss.detach(), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(errors, error.detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(metrics["td_error"], error.detach(), rtol=1e-4, atol=1e-5)
         if seed % 2:
             target.load_state_dict(online.state_dict())
             algorithm.update_target()
@@ -205,8 +208,7 @@ def test_updates_equal_a_loop_written_with_torch_alone() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_compiled_gradient_is_that_of_autograd(options: dict[str, Any], weighted: bool, masked: bool) -> None:
     compiled, by_graph = (_algorithm(max_grad_norm=None, **options) for _ in range(2))
-    assert compiled._compiled_gradient is not None
-    by_graph._compiled_gradient = None
+    assert attach(compiled).kernel == "dqn"
     for algorithm in (compiled, by_graph):  # so that double's two judges disagree
         algorithm.target_values.add_(torch.randn(algorithm.target_values.shape, generator=generator(9)), alpha=0.3)
     for rows in (16, 5, 27):
@@ -225,8 +227,8 @@ def test_the_compiled_gradient_is_that_of_autograd(options: dict[str, Any], weig
 def test_a_weight_that_is_no_number_reaches_the_compiled_loss(place: str) -> None:
     algorithm = _algorithm()
     (algorithm.optimizer.values if place == "values" else algorithm.target_values)[0] = torch.nan
-    metrics, _ = algorithm.update(random_batch(CHOICE), CONTROLS, generator(0))
-    assert metrics["loss_q"].isnan()
+    (twin,) = twins(algorithm)
+    assert twin.function(random_batch(CHOICE))["loss_q"].isnan()
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_a_weight_that_is_no_number_reaches_the_compiled_loss(place: str) -> Non
     ids=str,
 )
 def test_other_networks_learn_by_autograd(options: dict[str, Any]) -> None:
-    assert _algorithm(**options)._compiled_gradient is None
+    assert attach(_algorithm(**options)).kernel is None
 
 
 def test_the_learning_rate_comes_with_each_call() -> None:
@@ -295,7 +297,7 @@ def test_global_generators_are_left_alone(kind: type[DQNParams]) -> None:
 def test_repeated_updates_bring_the_loss_down(kind: type[DQNParams]) -> None:
     algorithm = _algorithm(kind=kind, noisy=False, hidden_sizes=(32,), v_min=-3.0, v_max=3.0)
     batch = random_batch(CHOICE, discount=0.0)
-    losses = [algorithm.update(batch, CONTROLS, generator(seed))[0]["loss_q"].item() for seed in range(150)]
+    losses = [algorithm.update(batch, CONTROLS, generator(seed))["loss_q"].item() for seed in range(150)]
     floor = 0.0
     if algorithm.params.distribution == "categorical":  # the entropy of the targets is left
         probs = project_categorical(torch.full((16, 5), 0.2), batch.reward, torch.zeros(16), algorithm.support)

@@ -13,7 +13,7 @@ from harness import weights
 from off_policy_runs import last_row
 from planning_runs import COMMON_METRICS, EXPLORATION, STEPS, tiny_run, train_tiny
 from rl_training.algorithms.muzero import MuZero
-from rl_training.algorithms.muzero_loss import UnrollBatch
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import algorithm_params
 from rl_training.runtime.policy import load_policy

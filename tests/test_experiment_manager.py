@@ -115,7 +115,7 @@ def test_an_executor_needs_seeds(block: dict[str, Any], manager: DefaultExperime
 
 def test_callbacks_cannot_cross_processes(manager: DefaultExperimentManager, tmp_path: Path) -> None:
     config = sweep_config(tmp_path, 1, 2, benchmark={"jobs": 2})
-    with pytest.raises(ConfigError, match="callbacks: they cannot cross processes; train with jobs 1"):
+    with pytest.raises(ConfigError, match="callbacks: objects cannot cross processes; name their classes"):
         manager.setup_runner(config, callbacks=[Seen()])
 
 

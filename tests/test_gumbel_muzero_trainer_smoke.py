@@ -15,7 +15,7 @@ from rl_training.errors import ConfigError, EnvironmentFailure
 from rl_training.experiment.config import algorithm_params
 from rl_training.runtime.policy import load_policy
 from rl_training.runtime.workflows import evaluate, train
-from rl_training.search.rules import Gumbel
+from rl_training.search.gumbel import Gumbel
 
 ALGO = "gumbel_muzero"
 

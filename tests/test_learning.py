@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rl_training.algorithms import ppo
-from rl_training.algorithms.ppo_loss import generalized_advantage
+from rl_training.algorithms.advantages import generalized_advantage
 from rl_training.experiment.config import validate_config
 from rl_training.experiment.config_files import load_config
 from rl_training.runtime.session import TrainResult

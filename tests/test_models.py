@@ -36,7 +36,10 @@ def _actor_critic(observation: Space[Any], action: Space[Any], *, seed: int = 0,
         "log_std_init": 0.0,
         "use_sde": False,
     }
-    return ActorCritic(observation, action, generator=_generator(seed), **{**defaults, **settings})
+    values = {**defaults, **settings}
+    generator = _generator(seed)
+    encoder = make_encoder(observation, orthogonal=values["orthogonal_init"], generator=generator)
+    return ActorCritic(encoder, action, generator=generator, **values)
 
 
 def _assert_orthogonal(weight: Tensor, gain: float) -> None:

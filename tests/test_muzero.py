@@ -13,8 +13,10 @@ from torch.nn import functional
 
 from planning_parts import ACTIONS, CONTROLS, SMALL, generator, make_algorithm, make_network, random_unroll
 from replay_parts import Untouched, assert_equal_states, parameters_of
-from rl_training.algorithms.muzero_loss import UnrollBatch, muzero_loss
-from rl_training.algorithms.muzero_params import EfficientZeroParams, GumbelMuZeroParams, MuZeroParams
+from rl_training.algorithms.efficientzero import EfficientZeroParams
+from rl_training.algorithms.gumbel_muzero import GumbelMuZeroParams
+from rl_training.algorithms.muzero_params import MuZeroParams
+from rl_training.algorithms.planning.unroll import UnrollBatch, muzero_loss
 from rl_training.errors import EnvironmentFailure
 from rl_training.models.planning_network import PlanningNetwork
 from rl_training.models.scalar_support import squash
@@ -209,16 +211,17 @@ def test_an_update_is_one_step_of_adam_along_the_clipped_gradient() -> None:
         muzero_loss(twin, batch, algorithm.params)[0].backward()
         norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
         optimizer.step()
-        metrics = algorithm.update(batch, {"learning_rate": 1e-2})
+        metrics = algorithm.update(batch, {"learning_rate": 1e-2}, generator(0))
         assert metrics["gradient_norm"].item() == pytest.approx(norm.item(), rel=1e-4)
     torch.testing.assert_close(parameters_of(algorithm.network), parameters_of(twin), rtol=1e-4, atol=1e-5)
 
 
-def test_the_target_network_is_copied_every_so_many_updates() -> None:
-    algorithm = make_algorithm(target_update_interval=3)
+def test_the_target_network_is_copied_every_so_many_environment_steps() -> None:
+    algorithm = make_algorithm(target_update_interval=15)
     before = parameters_of(algorithm.target_network)
     for update in range(1, 8):
-        algorithm.update(random_unroll(seed=update), {"learning_rate": 1e-2})
+        algorithm.update(random_unroll(seed=update), {"learning_rate": 1e-2}, generator(0))
+        algorithm.steps_taken(5 * (update - 1), 5 * update)
         target, online = parameters_of(algorithm.target_network), parameters_of(algorithm.network)
         if update % 3 == 0:
             assert torch.equal(target, online)
@@ -236,7 +239,8 @@ def test_a_saved_state_goes_on_bit_for_bit(kind: type[MuZeroParams]) -> None:
     observation = torch.randn(4, 3, generator=generator(1))
 
     def go_on(learner: Any, seed: int) -> np.ndarray:
-        learner.update(random_unroll(seed=seed, successors=successors), CONTROLS)
+        learner.update(random_unroll(seed=seed, successors=successors), CONTROLS, generator(0))
+        learner.steps_taken(seed, seed + 1)
         found = learner.plan(observation, None, CONTROLS, np.random.default_rng(seed))
         weights: np.ndarray = found.weights
         return weights
@@ -253,7 +257,7 @@ def test_a_saved_state_goes_on_bit_for_bit(kind: type[MuZeroParams]) -> None:
 def test_global_generators_are_left_alone(kind: type[MuZeroParams]) -> None:
     with Untouched():
         algorithm = make_algorithm(kind)
-        algorithm.update(random_unroll(successors=kind is EfficientZeroParams), CONTROLS)
+        algorithm.update(random_unroll(successors=kind is EfficientZeroParams), CONTROLS, generator(0))
         algorithm.plan(torch.zeros(2, 3), None, CONTROLS, np.random.default_rng(0))
         algorithm.choose(torch.zeros(2, 3), None, generator(0), 4)
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from rl_training.algorithms.muzero_params import EfficientZeroParams, GumbelMuZeroParams, MuZeroParams
+from rl_training.algorithms.efficientzero import EfficientZeroParams
+from rl_training.algorithms.gumbel_muzero import GumbelMuZeroParams
+from rl_training.algorithms.muzero_params import MuZeroParams
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 

@@ -30,14 +30,16 @@ from rl_training.search.search import TreeSearch
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The settings of every search of the run's own learner, and how many roots it had."""
     kept: list[dict[str, Any]] = []
-    original = MuZero._search
+    original = TreeSearch.run
 
-    def watched(self: MuZero, observation: Any, mask: Any, **settings: Any) -> Any:
-        found = original(self, observation, mask, **settings)
-        kept.append({**settings, "roots": len(found.action), "mask": mask, "training": "temperature" in settings})
+    def watched(self: TreeSearch, model: Any, observation: Any, **settings: Any) -> Any:
+        found = original(self, model, observation, **settings)
+        if "legal" in settings:
+            mask = settings["legal"]
+            kept.append({**settings, "roots": len(found.action), "mask": mask, "training": "temperature" in settings})
         return found
 
-    monkeypatch.setattr(MuZero, "_search", watched)
+    monkeypatch.setattr(TreeSearch, "run", watched)
     return kept
 
 

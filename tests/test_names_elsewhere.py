@@ -78,7 +78,7 @@ def test_every_name_is_answered_by_a_key_or_a_repair(algo: str) -> None:
 @pytest.mark.parametrize("algo", sorted(ALGORITHMS))
 def test_no_answer_stands_for_a_key_that_the_algorithm_has(algo: str) -> None:
     spec = get_algorithm_spec(algo)
-    kind = spec.algorithm.rpartition(":")[2]
+    kind = str(spec.algorithm).rpartition(":")[2]
     for name in fields_of(algo) & PARAMETERS.keys():
         assert not PARAMETERS[name].keys() & {algo, kind, "all"}, name
 

@@ -11,7 +11,7 @@ from replays import off_policy_config
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
-from rl_training.runtime.cadence import marks_between
+from rl_training.experiment.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.workflows import resume, train
 

@@ -23,8 +23,8 @@ from rl_training.data.replay import Replay
 from rl_training.data.samplers import UniformSampler
 from rl_training.envs.make import make_vector_env
 from rl_training.errors import ConfigError
+from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.segments import SEGMENTS
-from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.off_policy import updates_due
 from rl_training.runtime.replay_limits import ReplayDemand

@@ -85,15 +85,13 @@ def test_without_a_discounted_successor_only_the_near_reward_is_learned(tmp_path
 def test_an_actor_loss_of_the_wrong_sign_walks_past_the_near_reward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right_gradient = sac.actor_gradient
+    right_loss = sac.SAC.actor_loss
 
-    def wrong_gradient(critic: Any, actor: Any, *arguments: Any) -> Any:
-        found = right_gradient(critic, actor, *arguments)
-        for parameter in actor.parameters():
-            parameter.grad.neg_()
-        return found
+    def wrong_loss(algorithm: sac.SAC, *arguments: Any) -> Any:
+        loss, metrics = right_loss(algorithm, *arguments)
+        return -loss, metrics
 
-    monkeypatch.setattr(sac, "actor_gradient", wrong_gradient)
+    monkeypatch.setattr(sac.SAC, "actor_loss", wrong_loss)
     assert _walk(tmp_path, "sac", gamma=0.0, steps=500) > CONSOLATION
 
 

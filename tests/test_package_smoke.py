@@ -78,7 +78,7 @@ def test_package_exports_the_stable_names() -> None:
 
 def test_core_adds_the_stable_algorithms() -> None:
     stable = [spec for spec in list_algorithm_specs() if spec.tier == "stable"]
-    names = {target.partition(":")[2] for spec in stable for target in (spec.algorithm, spec.params)}
+    names = {str(target).partition(":")[2] for spec in stable for target in (spec.algorithm, spec.params)}
     assert set(core.__all__) - STABLE == names
     assert set(dir(core)) >= set(core.__all__)
     assert core.PPOParams().num_steps == 2048

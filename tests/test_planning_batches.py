@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from planning_parts import ACTIONS, OBSERVATION, generator, make_algorithm
+from rl_training.algorithms.efficientzero import EfficientZeroParams
+from rl_training.algorithms.gumbel_muzero import GumbelMuZeroParams
 from rl_training.algorithms.muzero import MuZero
-from rl_training.algorithms.muzero_loss import UnrollBatch
-from rl_training.algorithms.muzero_params import EfficientZeroParams, GumbelMuZeroParams
-from rl_training.algorithms.planning_batches import Draws
+from rl_training.algorithms.planning.batches import Draws
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.data.samplers import UniformSampler
 from rl_training.data.trajectory_replay import TrajectoryReplay
-from rl_training.search.rules import Gumbel
+from rl_training.search.gumbel import Gumbel
 from rl_training.search.search import TreeSearch
 
 STEPS = 3  # of an unroll, in `planning_parts.SMALL`
@@ -115,7 +116,7 @@ def test_the_asked_share_of_policies_is_searched_again_by_the_target_network(rat
         observation = replay.observed(np.arange(3))[0]
         assert isinstance(observation, np.ndarray)
         expected = TreeSearch(algorithm.search.rule).run(
-            algorithm.batches.model,
+            algorithm.target_model,
             torch.from_numpy(observation),
             num_simulations=4,
             exploration=0.0,
@@ -156,9 +157,9 @@ def test_searching_again_explores_as_much_as_is_asked() -> None:
     algorithm, replay = make_algorithm(GumbelMuZeroParams, reanalyze_ratio=1.0), recorded("." * 12)
     assert isinstance(algorithm.search.rule, Gumbel)
     made(algorithm, replay, [0, 1], exploration=1.0)
-    assert np.abs(algorithm.batches.search.tree.gumbel).min() > 0
+    assert np.abs(algorithm.target_search.tree.gumbel).min() > 0
     made(algorithm, replay, [0, 1], exploration=0.0)
-    assert np.abs(algorithm.batches.search.tree.gumbel).max() == 0
+    assert np.abs(algorithm.target_search.tree.gumbel).max() == 0
 
 
 def test_old_trajectories_sum_fewer_rewards() -> None:

@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "n_step": 1,
     "replay_ratio": 1.0,
     "reanalyze_ratio": 1.0,
-    "target_update_interval": 5,
+    "target_update_interval": 20,
 }
 
 

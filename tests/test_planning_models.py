@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from planning_parts import ACTIONS, CONTROLS, CPU, generator, make_algorithm, make_network, random_unroll, randomize
-from rl_training.algorithms.planning_models import NetworkModel, PrefixModel, compiled_model, search_model
+from planning_parts import ACTIONS, CONTROLS, generator, make_algorithm, make_network, random_unroll, randomize
+from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
+from rl_training.kernels.door import attach
+from rl_training.kernels.muzero import compiled_model
+from rl_training.kernels.search.perceptron_model import MLPModel
 from rl_training.models.planning_network import rescale
 from rl_training.models.scalar_support import expected_scalar
-from rl_training.search.mlp import MLPModel
-from rl_training.search.rules import Gumbel, Puct, Rule
-from rl_training.search.search import Searchable, SearchResult, TreeSearch
+from rl_training.search.gumbel import Gumbel
+from rl_training.search.model import Searchable
+from rl_training.search.puct import Puct
+from rl_training.search.rule import Rule
+from rl_training.search.search import SearchResult, TreeSearch
 
 ROOTS = 5
 
@@ -41,12 +46,12 @@ def assert_alike(rule: Rule, one: Searchable, other: Searchable) -> None:
 @pytest.mark.parametrize("rule", [Puct(), Gumbel()], ids=["puct", "gumbel"])
 def test_the_compiled_model_is_the_network(rule: Rule, discount: float) -> None:
     network = make_network()
-    assert_alike(rule, compiled_model(network, discount), NetworkModel(network, discount))
+    assert_alike(rule, compiled_model(NetworkModel(network, discount)), NetworkModel(network, discount))
 
 
 def test_the_compiled_model_follows_the_weights_when_refreshed() -> None:
     network = make_network()
-    compiled = compiled_model(network, 0.9)
+    compiled = compiled_model(NetworkModel(network, 0.9))
     randomize(network, 5)
     with pytest.raises(AssertionError):
         assert_alike(Puct(), compiled, NetworkModel(network, 0.9))
@@ -57,6 +62,7 @@ def test_the_compiled_model_follows_the_weights_when_refreshed() -> None:
 @pytest.mark.parametrize("search", ["puct", "gumbel"])
 def test_a_learner_plans_with_what_it_has_just_learned(search: str) -> None:
     algorithm = make_algorithm(search=search, target_update_interval=3)
+    assert attach(algorithm).kernel == "muzero"
     observation = torch.randn(ROOTS, 3, generator=generator(9))
 
     def planned() -> SearchResult:
@@ -64,7 +70,8 @@ def test_a_learner_plans_with_what_it_has_just_learned(search: str) -> None:
 
     before = planned()
     for seed in range(3):
-        algorithm.update(random_unroll(seed=seed), {"learning_rate": 0.3})
+        algorithm.update(random_unroll(seed=seed), {"learning_rate": 0.3}, generator(0))
+        algorithm.steps_taken(seed, seed + 1)
     after = planned()
     assert np.abs(after.value - before.value).max() > 1e-2
     by_torch = TreeSearch(algorithm.search.rule).run(
@@ -77,18 +84,22 @@ def test_a_learner_plans_with_what_it_has_just_learned(search: str) -> None:
     )
     np.testing.assert_allclose(after.value, by_torch.value, rtol=1e-3, atol=1e-3)
     np.testing.assert_array_equal(after.visits, by_torch.visits)
-    # The target network was copied at the third update, and its own search follows.
+    # The target network was copied after the third step, and its own search follows.
     assert_alike(
         algorithm.search.rule,
-        algorithm.batches.model,
+        algorithm.target_model,
         NetworkModel(algorithm.network, algorithm.params.discount),
     )
 
 
-def test_the_fastest_model_that_fits_is_taken() -> None:
-    assert isinstance(search_model(make_network(), 0.9, CPU), MLPModel)
-    assert type(search_model(make_network(), 0.9, torch.device("cuda"))) is NetworkModel
-    assert isinstance(search_model(make_network(prefix_horizon=5), 0.9, CPU), PrefixModel)
+def test_searches_are_compiled_where_a_kernel_knows_the_network() -> None:
+    algorithm = make_algorithm()
+    assert attach(algorithm).kernel == "muzero"
+    algorithm.plan(torch.zeros(1, 3), None, CONTROLS, np.random.default_rng(0))  # the first search is checked
+    assert isinstance(algorithm.model, MLPModel)
+    prefixed = make_algorithm(value_prefix=True, value_prefix_horizon=2)
+    assert attach(prefixed).kernel is None
+    assert isinstance(prefixed.model, PrefixModel)
 
 
 # -- value prefixes --------------------------------------------------------------------------------

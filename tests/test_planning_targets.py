@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_training.algorithms.planning_targets import (
+from rl_training.algorithms.planning.targets import (
     Returns,
     partial_returns,
     search_errors,

@@ -11,13 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.ppo_loss import (
-    PPOBatch,
-    explained_variance,
-    generalized_advantage,
-    policy_change,
-    ppo_loss,
-)
+from rl_training.algorithms.advantages import explained_variance, generalized_advantage
+from rl_training.algorithms.ppo import PPOBatch, policy_change, ppo_loss
 from rl_training.algorithms.ppo_params import PPOParams
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
@@ -166,7 +161,7 @@ def _loss(
     )
     untyped: Any = model
     settings = PPOParams(**{"normalize_advantage": False, "vf_coef": 0.5, **params})
-    loss, parts = ppo_loss(untyped, batch, clip_coef, ent_coef, settings)
+    loss, parts = ppo_loss(untyped, batch, {"clip_coef": clip_coef, "ent_coef": ent_coef}, settings)
     assert loss.item() == parts["loss_total"].item()
     return loss, {name: float(part) if part.dim() == 0 else part for name, part in parts.items()}
 

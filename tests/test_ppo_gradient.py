@@ -11,8 +11,9 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
-from ppo_parts import CHOICE, TORQUE, make_ppo, make_rollout, seeded, update, weights_of
-from rl_training.algorithms.ppo_loss import ppo_gradient, ppo_loss
+from ppo_parts import CHOICE, CONTROLS, TORQUE, make_ppo, make_rollout, seeded, update, weights_of
+from rl_training.kernels.door import attach
+from rl_training.kernels.ppo import twins
 
 # Of two environments; the second gives no choice at all, and nothing must be learned from what it is left with.
 MASK = torch.tensor([[True, False, True], [False, False, False]])
@@ -36,18 +37,16 @@ def test_the_gradient_by_hand_is_that_of_autograd(
     action_space: Space[Any], params: dict[str, Any], masked: bool, ent_coef: float
 ) -> None:
     algorithm = make_ppo(action_space, num_steps=40, **params)
-    batch = algorithm._prepare(make_rollout(algorithm, mask=MASK if masked else None))
+    batch = algorithm.prepare(make_rollout(algorithm, mask=MASK if masked else None))
     with torch.no_grad():  # so far that both sides of every clip occur
         for weight in algorithm.model.parameters():
             weight.add_(torch.randn(weight.shape, generator=seeded(5)), alpha=0.3)
-    arguments = (algorithm.model, batch, 0.2, ent_coef, algorithm.params)
-    assert algorithm.model.plain
+    controls = {"clip_coef": 0.2, "ent_coef": ent_coef}
+    (twin,) = twins(algorithm)
     algorithm.optimizer.gradient.fill_(7.0)  # which is to be overwritten
-    by_hand = ppo_gradient(*arguments)
+    by_hand = twin.function(batch, controls)
     gradient = algorithm.optimizer.gradient.clone()
-    algorithm.optimizer.gradient.zero_()
-    loss, by_graph = ppo_loss(*arguments)
-    loss.backward()
+    by_graph = algorithm.gradient(batch, controls)
     torch.testing.assert_close(gradient, algorithm.optimizer.gradient, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(by_hand, by_graph, rtol=1e-5, atol=1e-6)
     ratio = by_hand["log_ratio"].exp()
@@ -68,7 +67,9 @@ def test_the_gradient_by_hand_is_that_of_autograd(
 )
 def test_other_models_learn_by_autograd(action_space: Space[Any], params: dict[str, Any]) -> None:
     algorithm = make_ppo(action_space, **params)
-    assert not algorithm.model.plain
+    accelerated = attach(algorithm)
+    assert accelerated.kernel is None
+    assert accelerated.reason
     before = weights_of(algorithm)
     update(algorithm, make_rollout(algorithm))
     assert not weights_of(algorithm).equal(before)
@@ -76,20 +77,22 @@ def test_other_models_learn_by_autograd(action_space: Space[Any], params: dict[s
 
 def test_a_model_that_no_optimizer_took_over_is_refused() -> None:
     algorithm = make_ppo(CHOICE)
-    batch = algorithm._prepare(make_rollout(algorithm))
+    batch = algorithm.prepare(make_rollout(algorithm))
+    algorithm.model = copy.deepcopy(algorithm.model)
+    (twin,) = twins(algorithm)
     with pytest.raises(AssertionError, match="taken the parameters over"):
-        ppo_gradient(copy.deepcopy(algorithm.model), batch, 0.2, 0.0, algorithm.params)
+        twin.function(batch, CONTROLS)
 
 
 def test_minibatches_of_any_size_share_their_memory() -> None:
     algorithm = make_ppo(CHOICE, num_steps=20)
-    batch = algorithm._prepare(make_rollout(algorithm))
+    batch = algorithm.prepare(make_rollout(algorithm))
+    (twin,) = twins(algorithm)
     for rows in (7, 40, 3, 40):
         part = batch.select(torch.arange(rows))
-        ppo_gradient(algorithm.model, part, 0.2, 0.01, algorithm.params)
+        twin.function(part, CONTROLS)
         gradient = algorithm.optimizer.gradient.clone()
-        algorithm.optimizer.gradient.zero_()
-        ppo_loss(algorithm.model, part, 0.2, 0.01, algorithm.params)[0].backward()
+        algorithm.gradient(part, CONTROLS)
         torch.testing.assert_close(gradient, algorithm.optimizer.gradient, rtol=1e-4, atol=1e-6)
 
 
@@ -111,6 +114,7 @@ def _train_plain_and_compiled(
     for compiled in (False, True):
         settings = {"minibatch_size": 5, "update_epochs": 2, "max_grad_norm": 0.5, **params}
         algorithm = make_ppo(action_space, compile=compiled, **settings)
+        attach(algorithm)
         for number in range(3):
             rollout = make_rollout(algorithm, seed=number, mask=MASK if masked else None)
             update(algorithm, rollout, learning_rate=1e-2 / (number + 1), clip_coef=0.2 - 0.05 * number)
@@ -131,7 +135,7 @@ def test_the_compiled_path_learns_the_same_without_code_generation(
 
     monkeypatch.setattr(torch, "compile", traced)
     plain, compiled = _train_plain_and_compiled(action_space, params, masked=masked)
-    assert len(graphs) == 1
+    assert graphs
     torch.testing.assert_close(compiled, plain, rtol=1e-5, atol=1e-6)
 
 

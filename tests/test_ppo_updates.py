@@ -25,9 +25,8 @@ from ppo_parts import (
     update,
     weights_of,
 )
-from rl_training.algorithms import ppo
-from rl_training.algorithms.ppo import PPO
-from rl_training.algorithms.ppo_loss import PPOBatch, generalized_advantage, ppo_gradient
+from rl_training.algorithms.advantages import generalized_advantage
+from rl_training.algorithms.ppo import PPO, PPOBatch
 from rl_training.algorithms.ppo_params import A2CParams
 
 
@@ -36,11 +35,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[PPOBatch, float, float]]
     """What the loss is asked for: every minibatch, with its clip range and entropy weight."""
     calls: list[tuple[PPOBatch, float, float]] = []
 
-    def watched(model: Any, batch: PPOBatch, clip_coef: Any, ent_coef: Any, *rest: Any, **more: Any) -> Any:
-        calls.append((batch, float(clip_coef), float(ent_coef)))
-        return ppo_gradient(model, batch, clip_coef, ent_coef, *rest, **more)
+    original = PPO.gradient
 
-    monkeypatch.setattr(ppo, "ppo_gradient", watched)
+    def watched(algorithm: PPO, batch: PPOBatch, controls: Any) -> Any:
+        calls.append((batch, float(controls["clip_coef"]), float(controls["ent_coef"])))
+        return original(algorithm, batch, controls)
+
+    monkeypatch.setattr(PPO, "gradient", watched)
     return calls
 
 
@@ -246,7 +247,7 @@ def test_illegal_actions_have_no_probability_and_are_never_sampled() -> None:
     observation = torch.randn(4000, 3, generator=seeded(0))
     mask = torch.tensor([True, False, True]).expand(4000, 3)
     generator = seeded(1)
-    assert algorithm.act(observation, mask, generator).unique().tolist() == [0, 2]
+    assert algorithm.act(observation, mask, CONTROLS, generator).unique().tolist() == [0, 2]
     assert algorithm.choose(observation, mask, generator).unique().tolist() == [0, 2]
     assert 1 not in algorithm.choose(observation, mask, None).unique().tolist()
     policy: Any = algorithm.model.policy(observation, mask)
@@ -287,10 +288,10 @@ def test_a_restored_algorithm_acts_and_learns_identically(variant: str) -> None:
     # In the middle of a rollout, where exploration matrices are in use.
     observation = torch.randn(2, 3, generator=seeded(5))
     original.start_rollout()
-    original.act(observation, None, seeded(6))
+    original.act(observation, None, CONTROLS, seeded(6))
     restored.load_state_dict(copy.deepcopy(original.state_dict()))
     for seed in range(5):  # crosses the renewal of the matrices
-        actions = [algorithm.act(observation, None, seeded(seed)) for algorithm in (original, restored)]
+        actions = [algorithm.act(observation, None, CONTROLS, seeded(seed)) for algorithm in (original, restored)]
         assert actions[0].equal(actions[1])
     for seed in range(2):
         rollout = make_rollout(original, seed=seed)

@@ -16,8 +16,8 @@ from harness import last_checkpoint, stopped_after, tiny_config
 from planning_runs import SMALL as SMALL_PLANNING
 from replays import off_policy_config, segment_entries
 from rl_training.algorithms.dqn import DQN
-from rl_training.algorithms.muzero_loss import UnrollBatch
-from rl_training.algorithms.planning_batches import BatchMaker
+from rl_training.algorithms.planning.batches import BatchMaker
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.algorithms.sac import SAC
 from rl_training.data.replay import Replay, ReplayBatch
 from rl_training.data.trajectory_replay import TrajectoryReplay

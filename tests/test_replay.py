@@ -257,6 +257,9 @@ class Scripted:
     def random_actions(self, count, mask, generator):
         return self.policy(torch.zeros(count, 3))
 
+    def end_episodes(self, ended):
+        pass
+
     def env_action(self, action):
         return action.numpy()
 

@@ -26,9 +26,12 @@ from replay_parts import (
     random_batch,
 )
 from rl_training.algorithms import sac
-from rl_training.algorithms.sac import SAC, SACParams, TQCParams, actor_gradient, actor_loss
+from rl_training.algorithms.sac import SAC, SACParams, TQCParams
 from rl_training.errors import ConfigError
+from rl_training.kernels import sac as sac_kernel
+from rl_training.kernels.door import attach
 from rl_training.models.continuous import ActionScale, StackedCritic
+from rl_training.models.encoders import VectorEncoder
 from rl_training.models.layers import StackedMLP
 
 # -- the networks --------------------------------------------------------------------------------
@@ -51,7 +54,7 @@ def test_stacked_networks_equal_separate_ones() -> None:
 
 def test_stacked_critics_learn_as_separate_ones_do() -> None:
     critic = StackedCritic(
-        OBSERVATION, 2, count=2, outputs=1, hidden_sizes=(8,), activation="relu", generator=generator(0)
+        VectorEncoder(OBSERVATION), 2, count=2, outputs=1, hidden_sizes=(8,), activation="relu", generator=generator(0)
     )
     batch = random_batch(TORQUE)
     assert isinstance(batch.observation, Tensor)
@@ -132,7 +135,7 @@ def test_the_temperature_rises_while_entropy_lies_below_its_target(target_entrop
     algorithm = _algorithm(target_entropy=target_entropy, temperature_init=0.5)
     shown = []
     for seed in range(5):
-        metrics, _ = algorithm.update(random_batch(TORQUE, seed=seed), CONTROLS, generator(seed))
+        metrics = algorithm.update(random_batch(TORQUE, seed=seed), CONTROLS, generator(seed))
         shown.append(metrics["temperature"].item())
         assert math.copysign(1, target_entropy - metrics["entropy"].item()) == direction
     assert shown[0] == pytest.approx(0.5)
@@ -143,7 +146,7 @@ def test_the_temperature_rises_while_entropy_lies_below_its_target(target_entrop
 def test_a_fixed_temperature_stays_and_the_automatic_target_counts_dimensions() -> None:
     algorithm = _algorithm(temperature=0.2)
     for seed in range(3):
-        metrics, _ = algorithm.update(random_batch(TORQUE), CONTROLS, generator(seed))
+        metrics = algorithm.update(random_batch(TORQUE), CONTROLS, generator(seed))
         assert metrics["temperature"].item() == pytest.approx(0.2)
     assert _algorithm().target_entropy == -2.0
     assert _algorithm(target_entropy=-0.5).target_entropy == -0.5
@@ -155,14 +158,12 @@ def test_the_actors_loss_leaves_the_critics_alone(
 ) -> None:
     algorithm = _algorithm(kind=kind, **settings)
     seen: list[SimpleNamespace] = []
-    name = "actor_loss" if algorithm._plain_targets is None else "actor_gradient"
-    original = getattr(sac, name)
+    original = sac.actor_loss
 
     def watched(*arguments: Any) -> Any:
         seen.append(
             SimpleNamespace(
-                frozen=name == "actor_gradient"
-                or not any(parameter.requires_grad for parameter in algorithm.critic.parameters()),
+                frozen=not any(parameter.requires_grad for parameter in algorithm.critic.parameters()),
                 gradient=algorithm.critic_optimizer.gradient.clone(),
                 critic=parameters_of(algorithm.critic),
                 actor=parameters_of(algorithm.actor),
@@ -171,7 +172,7 @@ def test_the_actors_loss_leaves_the_critics_alone(
         return original(*arguments)
 
     before = parameters_of(algorithm.actor)
-    monkeypatch.setattr(sac, name, watched)
+    monkeypatch.setattr(sac, "actor_loss", watched)
     algorithm.update(random_batch(TORQUE), CONTROLS, generator(0))
     (moment,) = seen
     assert moment.frozen
@@ -200,15 +201,14 @@ def test_the_actors_loss_leaves_the_critics_alone(
 )
 def test_the_gradient_by_hand_is_that_of_autograd(settings: dict[str, Any]) -> None:
     by_hand, by_graph = _algorithm(**settings), _algorithm(**settings)
-    assert by_hand._plain_targets is not None
-    by_graph._plain_targets = None
+    assert attach(by_hand).kernel == "sac"
     for algorithm in (by_hand, by_graph):  # some standard deviations reach their bounds
         assert algorithm.actor.log_std_head is not None
         with torch.no_grad():
             algorithm.actor.log_std_head.weight.mul_(20.0)
     for seed, rows in enumerate((16, 16, 5)):  # memory that is used again fits batches of any size
         batch = random_batch(TORQUE, seed=seed, rows=rows)
-        reports = [algorithm.update(batch, CONTROLS, generator(seed))[0] for algorithm in (by_hand, by_graph)]
+        reports = [algorithm.update(batch, CONTROLS, generator(seed)) for algorithm in (by_hand, by_graph)]
         torch.testing.assert_close(*reports)
         for optimizer in ("actor_optimizer", "critic_optimizer"):
             gradients = [getattr(algorithm, optimizer).gradient for algorithm in (by_hand, by_graph)]
@@ -222,13 +222,12 @@ def test_critics_that_agree_share_the_actors_gradient() -> None:
     with torch.no_grad():
         for weight in algorithm.critic.parameters():
             weight[1] = weight[0]
-    observation, noise = random_batch(TORQUE).observation, torch.zeros(16, 2)
-    arguments = (algorithm.critic, algorithm.actor, observation, torch.ones(1))
-    with torch.no_grad():
-        actor_gradient(*arguments, algorithm.actor.trace(observation, noise))
+    batch, noise = random_batch(TORQUE), torch.zeros(2, 16, 2)
+    twins = {twin.method: twin.function for twin in sac_kernel.twins(algorithm)}
+    twins["critic_gradient"](batch, noise)  # samples for both
+    twins["actor_gradient"](batch, noise)
     shared = algorithm.actor_optimizer.gradient.clone()
-    algorithm.actor_optimizer.gradient.zero_()
-    actor_loss(*arguments, noise)[0].backward()
+    algorithm.actor_gradient(batch, noise)
     torch.testing.assert_close(shared, algorithm.actor_optimizer.gradient, rtol=1e-4, atol=1e-6)
 
 
@@ -236,7 +235,9 @@ def test_critics_that_agree_share_the_actors_gradient() -> None:
     "settings", [{"activation": "silu"}, {"use_sde": True}, {"target_network": False}, {"num_quantiles": 3}], ids=str
 )
 def test_other_networks_learn_by_autograd(settings: dict[str, Any]) -> None:
-    assert _algorithm(**settings)._plain_targets is None
+    accelerated = attach(_algorithm(**settings))
+    assert accelerated.kernel is None
+    assert accelerated.reason
 
 
 def test_updates_equal_a_loop_written_with_torch_alone() -> None:

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from planning_parts import CPU, generator
+from rl_training.algorithms.planning.scalezero_loss import scalezero_loss
 from rl_training.algorithms.scalezero import ScaleZero
-from rl_training.algorithms.scalezero_loss import scalezero_loss
 from rl_training.models.experts import MixtureOfExperts, expert_usage
 from rl_training.models.scalezero_network import TaskSpec, TaskWindow
 from scalezero_learners import (
@@ -149,7 +149,7 @@ def test_the_dense_twin_has_as_many_active_parameters_apart_from_the_router(top_
         assert isinstance(ours.experts, MixtureOfExperts)
         assert isinstance(theirs.experts, MixtureOfExperts)
         assert ours.experts.active_parameters == theirs.experts.active_parameters
-    metrics = dense.update(batches(), CONTROLS)
+    metrics = dense.update(batches(), CONTROLS, generator(0))
     assert "load_balance" not in metrics
     assert not any(name.startswith("expert_use") for name in metrics)
 
@@ -214,7 +214,7 @@ def test_one_task_alone_is_planned_learned_and_played() -> None:
     assert found.visits.shape == (3, 2)
     losses = []
     for _ in range(40):
-        metrics = algorithm.update({0: task_unroll(0)}, CONTROLS)
+        metrics = algorithm.update({0: task_unroll(0)}, CONTROLS, generator(0))
         losses.append([metrics[f"loss_{part}/pole"].item() for part in ("value", "reward", "policy")])
     assert losses[-1][0] < 0.5 * losses[0][0]
     assert losses[-1][1] < 0.5 * losses[0][1]

@@ -13,14 +13,16 @@ from torch import Tensor
 
 from planning_parts import generator, randomize
 from replay_parts import Untouched
-from rl_training.algorithms.muzero_loss import UnrollBatch
-from rl_training.algorithms.scalezero_loss import LossWeights, scalezero_loss
-from rl_training.algorithms.scalezero_models import ScaleZeroModel
+from rl_training.algorithms.planning.scalezero_loss import LossWeights, scalezero_loss
+from rl_training.algorithms.planning.scalezero_models import ScaleZeroModel
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.models.adapters import freeze_for_stage, merged_weights, scaled_layers
 from rl_training.models.experts import Routing
 from rl_training.models.scalar_support import expected_scalar, scalar_loss
 from rl_training.models.scalezero_network import ScaleZeroNetwork, TaskSpec, TaskWindow, simplex_norm
-from rl_training.search.rules import Gumbel, Puct, Rule
+from rl_training.search.gumbel import Gumbel
+from rl_training.search.puct import Puct
+from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
 from scalezero_parts import DISCOUNT, SIZES, SPECS, ForgetfulModel, make_scalezero, observations, task_unroll
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from planning_parts import generator
-from rl_training.algorithms.muzero_loss import UnrollBatch
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.models.scalezero_network import TaskSpec
 from scalezero_learners import (
     ALL,
@@ -72,14 +72,14 @@ def test_a_stage_trains_and_moves_exactly_the_newest_adapter_scales_heads_encode
     algorithm = make_algorithm(tasks=(*SPECS[:2], TaskSpec("image", IMAGE, 3)), adapters=False)
     network = algorithm.network
     for seed in range(2):  # momentum for everything
-        algorithm.update(image_batches(seed), CONTROLS)
+        algorithm.update(image_batches(seed), CONTROLS, generator(0))
     for stage in (1, 2):
         algorithm.enter_stage(stage)
         expected = trained_in(stage)
         assert {name for name, parameter in network.named_parameters() if parameter.requires_grad} == expected
         before = numbers(network)
         for seed in range(3):  # while the second factor is 0, the first has no gradient
-            algorithm.update(image_batches(seed), CONTROLS)
+            algorithm.update(image_batches(seed), CONTROLS, generator(0))
         assert moved(network, before) == expected
         for name in (name for name in expected if name.endswith("scales")):
             changed = network.get_parameter(name) != before[name]
@@ -182,7 +182,7 @@ def test_the_slower_copy_follows_in_every_stage() -> None:
     assert torch.equal(ours, theirs)
     maker = algorithm.batches[1]  # searches again with the copy
     options: dict[str, Any] = {"num_simulations": 12, "exploration": 0.0, "generator": np.random.default_rng(0)}
-    again = maker.search.run(maker.model, seen, **options)
+    again = maker.search(seen, **options)
     assert_same_findings(searched(algorithm, (1,), [(seen, None)])[0], again)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from replay_parts import OBSERVATION, generator
 from rl_training.models.continuous import SquashedActor, squashed_log_prob
+from rl_training.models.encoders import VectorEncoder
 from rl_training.models.exploration import draw_matrices
 
 
@@ -62,7 +63,7 @@ def test_squashed_density_integrates_to_one() -> None:
 
 def _actor(*, use_sde: bool = False, log_std_init: float = -3.0) -> SquashedActor:
     return SquashedActor(
-        OBSERVATION,
+        VectorEncoder(OBSERVATION),
         2,
         hidden_sizes=(16,),
         activation="tanh",

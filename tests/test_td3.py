@@ -22,6 +22,7 @@ from replay_parts import (
     random_batch,
 )
 from rl_training.algorithms.td3 import TD3, DDPGParams, TD3Params, td3_critic_loss, td3_target
+from rl_training.kernels.door import attach
 
 
 def _critic_loss(
@@ -90,8 +91,7 @@ def test_actor_and_targets_wait_for_the_delay() -> None:
     before = {name: parameters_of(module) for name, module in slow.items()}
     critic = parameters_of(algorithm.critic)
     for step in range(1, 7):
-        metrics, errors = algorithm.update(random_batch(TORQUE, seed=step), CONTROLS, generator(step))
-        assert errors is None
+        metrics = algorithm.update(random_batch(TORQUE, seed=step), CONTROLS, generator(step))
         assert not parameters_of(algorithm.critic).equal(critic)
         critic = parameters_of(algorithm.critic)
         moved = {name for name, module in slow.items() if not parameters_of(module).equal(before[name])}
@@ -109,7 +109,7 @@ def test_the_delay_goes_on_after_a_restart() -> None:
     algorithm, other = _algorithm(policy_delay=2), _algorithm(policy_delay=2, seed=9)
     algorithm.update(random_batch(TORQUE), CONTROLS, generator(0))
     other.load_state_dict(copy.deepcopy(algorithm.state_dict()))
-    metrics, _ = other.update(random_batch(TORQUE), CONTROLS, generator(1))
+    metrics = other.update(random_batch(TORQUE), CONTROLS, generator(1))
     assert "loss_actor" in metrics
 
 
@@ -117,7 +117,7 @@ def test_the_actor_climbs_the_first_critic_and_leaves_the_critics_alone() -> Non
     algorithm = _algorithm(policy_delay=1)
     batch = random_batch(TORQUE)
     actor_before = copy.deepcopy(algorithm.actor)
-    metrics, _ = algorithm.update(batch, CONTROLS, generator(0))
+    metrics = algorithm.update(batch, CONTROLS, generator(0))
     critic_gradient = algorithm.critic_optimizer.gradient.clone()
     # The critics have made their step, the actor's own was made against them.
     value = algorithm.critic(batch.observation, actor_before(batch.observation))[0].mean()
@@ -148,17 +148,16 @@ def test_the_actor_climbs_the_first_critic_and_leaves_the_critics_alone() -> Non
 )
 def test_the_gradient_by_hand_is_that_of_autograd(settings: dict[str, Any]) -> None:
     by_hand, by_graph = (_algorithm(policy_delay=1, **settings) for _ in range(2))
-    assert by_hand._by_hand
-    by_graph._by_hand = False
+    assert attach(by_hand).kernel == "td3"
     for seed in range(3):
         batch = random_batch(TORQUE, seed=seed)
-        reports = [algorithm.update(batch, CONTROLS, generator(seed))[0] for algorithm in (by_hand, by_graph)]
+        reports = [algorithm.update(batch, CONTROLS, generator(seed)) for algorithm in (by_hand, by_graph)]
         torch.testing.assert_close(*reports, rtol=1e-4, atol=1e-6)
         for optimizer in ("actor_optimizer", "critic_optimizer"):
             gradients = [getattr(algorithm, optimizer).gradient for algorithm in (by_hand, by_graph)]
             assert gradients[0].any()
             torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
-    assert not _algorithm(activation="silu")._by_hand
+    assert attach(_algorithm(activation="silu")).kernel is None
 
 
 # -- DDPG ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from processes import uninterrupted
 from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.benchmarking import read_summary
 from rl_training.experiment.checkpoints import CHECKPOINTS, verify_checkpoint
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import TrainConfig, validate_config
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.files import sha256_of
 from rl_training.experiment.registry import ALGORITHMS
@@ -49,7 +49,8 @@ def started(config: TrainConfig) -> Path:
 def actions(checkpoint: Path) -> list[np.ndarray]:
     """Return what the policies of a checkpoint do when they see the same random observations."""
     found = []
-    for policy in policies_from_checkpoint(verify_checkpoint(checkpoint), device="cpu").values():
+    sound = verify_checkpoint(checkpoint)
+    for policy in policies_from_checkpoint(sound, validate_config(sound.config), device="cpu").values():
         policy.observation_space.seed(5)
         batch = np.stack([policy.observation_space.sample() for _ in range(16)])
         batch = np.clip(batch, -3, 3).astype(policy.observation_space.dtype)

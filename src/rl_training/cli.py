@@ -76,7 +76,7 @@ def train(
     trust_code: TrustCode = False,
 ) -> int:
     """Train from a file, a preset, or an algorithm and an environment; with --seeds, once per seed."""
-    config = _apply_overrides(request, continue_from)
+    config = _apply_overrides(request, continue_from, trust_code=trust_code)
     from rl_training.experiment.sweeps import trains_in_this_process
     from rl_training.runtime import workflows
     from rl_training.runtime.progress import make_progress
@@ -204,16 +204,23 @@ def algos(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one's parameters.")] = None,
 ) -> int:
     """List the algorithms, or one algorithm's parameters."""
-    from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
+    from rl_training.experiment.registry import (
+        admit_algorithm,
+        get_algorithm_spec,
+        installed_algorithms,
+        list_algorithm_specs,
+    )
 
     if name is None:
-        specs = list_algorithm_specs()
-        width = max(len(spec.name) for spec in specs)
+        rows = [(spec.name, spec.tier, spec.summary) for spec in list_algorithm_specs()]
+        rows += [(key, "contrib", f"Of an installed package: {code}.") for key, code in installed_algorithms().items()]
+        width = max(len(row[0]) for row in rows)
         output.show(
-            {"algorithms": [{"name": s.name, "tier": s.tier, "summary": s.summary} for s in specs]},
-            [f"{spec.name:<{width}}  {spec.tier:<12}  {spec.summary}" for spec in specs],
+            {"algorithms": [dict(zip(("name", "tier", "summary"), row, strict=True)) for row in rows]},
+            [f"{key:<{width}}  {tier:<12}  {summary}" for key, tier, summary in rows],
         )
         return 0
+    admit_algorithm(name)
     spec = get_algorithm_spec(name)
     from rl_training.experiment.config_docs import describe_fields
 

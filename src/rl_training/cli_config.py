@@ -14,6 +14,7 @@ from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
     from rl_training.experiment.config import TrainConfig
+    from rl_training.experiment.user_code import LoadedFrom
 
 
 def integer_option(flag: str, help: str) -> Any:
@@ -99,28 +100,27 @@ TrustCode = Annotated[
 ]
 
 
-def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) -> TrainConfig:
+def _apply_overrides(
+    request: ConfigRequest, continue_from: Path | None = None, *, trust_code: bool = False
+) -> TrainConfig:
     """Lay the flags and `--set` over the file, the preset or the algorithm's defaults, and validate the result.
 
-    A sweep that is continued has its configuration in its summary, where none of the three is given.
+    A sweep that is continued has its configuration in its summary, where none of the three is given; `trust_code`
+    says that the code which it names may be executed.
     """
     from rl_training.experiment.config_files import load_config
     from rl_training.experiment.sweeps import parse_seeds
 
     base: Mapping[str, Any] | None = None
+    loaded: LoadedFrom | None = None
     if continue_from is not None and not (request.config or request.preset or request.algo or request.env):
         from rl_training.experiment.benchmarking import read_summary
+        from rl_training.experiment.run_code import loaded_from_sweep
 
         base = read_summary(continue_from).config
+        loaded = loaded_from_sweep(continue_from, trust_code=trust_code)
     if request.algo is not None or request.env is not None:
-        if request.config is not None or request.preset is not None:
-            source = "--preset" if request.config is None else "--config"
-            given, key = ("--env", "env_id") if request.algo is None else ("--algo", "algo")
-            raise ConfigError(f"{given} does not go with {source}; write --set {key}=VALUE to change it")
-        missing = "--algo NAME" if request.algo is None else "--env ID" if request.env is None else ""
-        if missing:
-            raise ConfigError(f"--algo and --env belong together; add {missing}")
-        base = {"algo": request.algo, "env_id": request.env}
+        base = _algorithm_and_environment(request)
     if request.seed is not None and request.seeds is not None:
         raise ConfigError("--seed does not go with --seeds; leave one of them out")
     overrides: dict[str, Any] = {
@@ -150,6 +150,7 @@ def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) 
         base=base,
         overrides=overrides,
         set_values=request.set_values or (),
+        loaded=loaded,
     )
     seeds = config.benchmark.get("seeds")
     if request.seed is not None and seeds is not None:
@@ -158,3 +159,15 @@ def _apply_overrides(request: ConfigRequest, continue_from: Path | None = None) 
             "or make it one run by --set benchmark.seeds=null"
         )
     return config
+
+
+def _algorithm_and_environment(request: ConfigRequest) -> dict[str, Any]:
+    """Return the configuration that `--algo` and `--env` make, which belong together and to nothing else."""
+    if request.config is not None or request.preset is not None:
+        source = "--preset" if request.config is None else "--config"
+        given, key = ("--env", "env_id") if request.algo is None else ("--algo", "algo")
+        raise ConfigError(f"{given} does not go with {source}; write --set {key}=VALUE to change it")
+    missing = "--algo NAME" if request.algo is None else "--env ID" if request.env is None else ""
+    if missing:
+        raise ConfigError(f"--algo and --env belong together; add {missing}")
+    return {"algo": request.algo, "env_id": request.env}

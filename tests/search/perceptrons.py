@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.search.mlp import Dense, MLPModel
+from rl_training.kernels.search.perceptron_model import Dense, MLPModel
 from rl_training.search.model import ModelOutput
 
 LATENT = 20

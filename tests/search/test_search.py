@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from rl_training.errors import AxiomError, ConfigError, EnvironmentFailure, NonFiniteError
-from rl_training.search.rules import Gumbel, Puct, Rule, TreeRange, considered_visits
+from rl_training.search.gumbel import Gumbel, considered_visits
+from rl_training.search.puct import Puct
+from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
+from rl_training.search.transforms import TreeRange
 from search.tabular import TabularModel, as_perceptron, random_model
 
 RULES: dict[str, Rule] = {"puct": Puct(), "puct-tree": Puct(transform=TreeRange()), "gumbel": Gumbel()}

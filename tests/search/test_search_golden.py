@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.search.rules import Gumbel, Puct
+from rl_training.search.gumbel import Gumbel
+from rl_training.search.puct import Puct
 from rl_training.search.search import TreeSearch
 from search.tabular import TabularModel, as_perceptron
 

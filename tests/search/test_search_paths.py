@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.search.rules import Gumbel, Puct, Rule
+from rl_training.search.gumbel import Gumbel
+from rl_training.search.puct import Puct
+from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
 from search.perceptrons import ACTIONS, LATENT, Perceptron
 from search.tabular import random_model
@@ -119,9 +121,9 @@ def test_a_layer_must_fit_the_one_before() -> None:
 def test_what_allocates_does_not_compile_into_the_search() -> None:
     from numba.core.errors import NumbaError
 
-    from rl_training.search.compiled_parts import entry
+    from rl_training.search.compilation import compiled
 
-    @entry
+    @compiled
     def allocate(count: int) -> float:
         return np.ones(count).sum()
 
@@ -152,13 +154,13 @@ def test_memory_of_a_search_does_not_grow_with_its_simulations(rule: Rule) -> No
 def test_compiled_arithmetic_is_exact_to_single_precision() -> None:
     from numba import njit
 
-    from rl_training.search import compiled_mlp
+    from rl_training.kernels.search import perceptron_search
 
     @njit
     def powers_and_top(values: np.ndarray, powers: np.ndarray) -> float:
         for index in range(len(values)):
-            powers[index] = compiled_mlp.exponential(values[index])
-        return compiled_mlp.largest(values)
+            powers[index] = perceptron_search.exponential(values[index])
+        return perceptron_search.largest(values)
 
     values = np.linspace(-87, 88, 20_001, dtype=np.float32)
     powers = np.empty_like(values)
@@ -169,5 +171,5 @@ def test_compiled_arithmetic_is_exact_to_single_precision() -> None:
 
 
 def test_numba_is_imported_by_the_first_search_only() -> None:
-    program = "import sys, rl_training.search.search, rl_training.search.mlp; sys.exit('numba' in sys.modules)"
+    program = "import sys, rl_training.search.search, rl_training.search.gumbel; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

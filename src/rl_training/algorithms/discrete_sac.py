@@ -14,21 +14,19 @@ from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
 from torch import Tensor, nn
 
+from rl_training.algorithms.base import OffPolicyAlgorithm
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
-from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.fork_rules import FREE, NETWORKS, START, rules
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.distributions import Categorical, mask_logits
-from rl_training.models.encoders import make_encoder
+from rl_training.models.encoders import Encoder
 from rl_training.models.layers import StackedMLP
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
-
-_PARTS = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
-_LEARNED = ("actor", "critic", "target_critic", "temperature.log")
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,10 @@ class ActionValues(nn.Module):
     """Several networks from an observation to one output per action; an actor is one of them."""
 
     def __init__(
-        self, observation_space: Space[Any], num_actions: int, count: int, params: DiscreteSACParams, generator: Any
+        self, encoder: Encoder, num_actions: int, count: int, params: DiscreteSACParams, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
+        self.encoder = encoder
         self.networks = StackedMLP(
             count,
             self.encoder.width,
@@ -120,32 +118,36 @@ def discrete_actor_loss(
     return -((probs * values).sum(dim=1) + temperature * entropy).mean(), entropy
 
 
-class DiscreteSAC:
+class DiscreteSAC(OffPolicyAlgorithm):
     """Actor, critics, target critics and temperature."""
 
-    def __init__(
-        self,
-        params: DiscreteSACParams,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        device: torch.device,
-        generator: torch.Generator,
-    ) -> None:
-        self.params = params
-        self.device = device
+    params: DiscreteSACParams
+    parts = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
+
+    def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
+        """Make actor, critics and temperature, and their optimizers."""
+        params = self.params
         self.actions = DiscreteActions(action_space)
-        self.actor = ActionValues(observation_space, self.actions.count, 1, params, generator).to(device)
-        self.critic = ActionValues(observation_space, self.actions.count, params.num_critics, params, generator).to(
-            device
-        )
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor: Any = self.make_networks(1, observation_space, generator).to(self.device)
+        self.critic: Any = self.make_networks(params.num_critics, observation_space, generator).to(self.device)
+        self.target_critic: Any = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_critic.parameters())
         self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", eps=params.optimizer_eps)
         self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", eps=params.optimizer_eps)
         self.temperature = Temperature(
-            params.temperature, initial=params.temperature_init, eps=params.optimizer_eps, device=device
+            params.temperature, initial=params.temperature_init, eps=params.optimizer_eps, device=self.device
         )
+
+    def make_networks(self, count: int, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
+        """Return `count` networks as one: it maps observations to [count, B, actions], logits or values."""
+        encoder = self.make_encoder(observation_space, orthogonal=False, generator=generator)
+        return ActionValues(encoder, self.actions.count, count, self.params, generator)
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where actor and critics give no number per action."""
+        check_shape(self.actor, "logits", self.actor(observation), 1, ROWS, self.actions.count)
+        values = self.critic(observation)
+        check_shape(self.critic, "values", values, self.params.num_critics, ROWS, self.actions.count)
 
     def target_entropy(self, mask: Tensor | None) -> float | Tensor:
         """Return the entropy to keep: a share of the mean entropy of uniform policies over the legal actions."""
@@ -180,38 +182,28 @@ class DiscreteSAC:
         """Return the actions counted from the space's start."""
         return self.actions.to_env(action)
 
+    def critic_loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the critics' loss and metrics."""
+        temperature = self.temperature.value
+        loss, value = discrete_critic_loss(self.critic, self.target_critic, self.actor, batch, temperature)
+        return loss, {"loss_critic": loss.detach(), "q_mean": value, "temperature": temperature.squeeze()}
+
+    def actor_loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the actor's loss and metrics, of which `entropy` also moves the temperature."""
+        temperature = self.temperature.value
+        loss, entropy = discrete_actor_loss(self.critic, self.actor, batch.observation, temperature, batch.mask)
+        return loss, {"loss_actor": loss.detach(), "entropy": entropy.detach().mean()}
+
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
+    ) -> dict[str, Tensor]:
         """Make one gradient step of critics, actor and temperature, and move the target critics."""
-        rate, limit = controls["learning_rate"], self.params.max_grad_norm
-        temperature = self.temperature.value
-        value_loss, value = discrete_critic_loss(self.critic, self.target_critic, self.actor, batch, temperature)
-        norm = self.critic_optimizer.step(value_loss, learning_rate=rate, max_grad_norm=limit)
-        policy_loss, entropy = discrete_actor_loss(self.critic, self.actor, batch.observation, temperature, batch.mask)
-        self.actor_optimizer.step(policy_loss, learning_rate=rate, max_grad_norm=limit)
-        self.temperature.update(entropy, self.target_entropy(batch.mask), learning_rate=rate)
+        step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
+        loss, metrics = self.critic_loss(batch)
+        metrics["gradient_norm"] = self.critic_optimizer.step(loss, **step)
+        loss, parts = self.actor_loss(batch)
+        self.actor_optimizer.step(loss, **step)
+        self.temperature.update(parts["entropy"], self.target_entropy(batch.mask), learning_rate=step["learning_rate"])
         with torch.no_grad():
             self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
-        metrics = {
-            "loss_critic": value_loss.detach(),
-            "loss_actor": policy_loss.detach(),
-            "q_mean": value,
-            "entropy": entropy.detach().mean(),
-            "temperature": temperature.squeeze(),
-            "gradient_norm": norm,
-        }
-        return metrics, None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that acting and learning depend on."""
-        return {name: getattr(self, name).state_dict() for name in _PARTS}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
-        for name in _PARTS:
-            getattr(self, name).load_state_dict(state[name])
-
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what a saved state has learned; optimizers and counters stay as they are."""
-        load_parts(self, state, _LEARNED)
+        return metrics | parts

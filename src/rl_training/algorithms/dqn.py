@@ -9,22 +9,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.distributional import categorical_loss, project_categorical, quantile_huber_loss
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
-from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
+from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.fork_rules import EXPLORATION, FREE, NETWORKS, REPLAY, rules, scheduled
 from rl_training.experiment.schedules import Schedule, ScheduleSpec
 from rl_training.models.discrete import DiscreteActions
@@ -32,13 +33,9 @@ from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.q_network import QNetwork
 from rl_training.models.repeated_actions import RepeatedActions
 
-if TYPE_CHECKING:
-    from rl_training.algorithms.compiled_dqn import CompiledGradient
-
 EPSILON_SCHEDULE = Schedule(type="linear", end=0.05, duration=0.1)
 BETA_SCHEDULE = Schedule(type="linear", end=1.0)
 EVALUATION_EPSILON = 0.05  # of a policy that is asked for stochastic actions
-LARGEST_COMPILED = 1 << 22  # weights times batch size, beyond which torch's products make up for the cost of its calls
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ class DQNParams(ReplayParams):
     num_quantiles: Annotated[int, Ge(1)] = 50
     """Quantile: quantiles per action."""
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
-    """Widths of the hidden layers; null takes [64, 64], or none after an image encoder."""
+    """Widths of the hidden layers; null takes [64, 64], or none after an encoder with weights."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
     """Non-linearity of the hidden layers."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
@@ -119,10 +116,14 @@ class DQNParams(ReplayParams):
         epsilon = ("epsilon",) if self.epsilon > 0 or self.epsilon_schedule is not None else ()
         return ("learning_rate", *epsilon, *(("per_beta",) if self.prioritized else ()))
 
+    @property
+    def outputs_per_action(self) -> int:
+        """Numbers that the network says about an action: its value, or those that make up a distribution."""
+        return {"none": 1, "categorical": self.num_atoms, "quantile": self.num_quantiles}[self.distribution]
+
     def network_weights(self, inputs: int, outputs: int) -> int:
         """Return how many weights are trained at least, for so many input features and action outputs."""
-        numbers = {"none": 1, "categorical": self.num_atoms, "quantile": self.num_quantiles}[self.distribution]
-        means = dense_weights(inputs, *(self.hidden_sizes or ()), outputs * numbers)
+        means = dense_weights(inputs, *(self.hidden_sizes or ()), outputs * self.outputs_per_action)
         return 2 * means if self.noisy else means
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
@@ -253,41 +254,45 @@ def dqn_loss(
     return (batch.weight * losses).mean(), errors, value
 
 
-class DQN:
+class DQN(OffPolicyAlgorithm):
     """Online and target network and their optimizer."""
 
-    def __init__(
-        self,
-        params: DQNParams,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        device: torch.device,
-        generator: torch.Generator,
-    ) -> None:
-        self.params = params
-        self.device = device
+    params: DQNParams
+    parts = ("model", "target_model", "optimizer", "repeats")
+
+    def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
+        """Make the networks and their optimizer."""
+        params, device = self.params, self.device
         self.actions = DiscreteActions(action_space)
-        outputs = {"none": 1, "categorical": params.num_atoms, "quantile": params.num_quantiles}[params.distribution]
         self.support = torch.linspace(params.v_min, params.v_max, params.num_atoms, device=device)
-        self.model = QNetwork(
-            observation_space,
+        self.model: Any = self.make_model(observation_space, generator).to(device)
+        self.target_model: Any = copy.deepcopy(self.model).requires_grad_(False)
+        self.target_values = flatten_parameters(self.target_model.parameters())
+        self.optimizer = FlatOptimizer(self.model.parameters(), "adam", eps=params.optimizer_eps)
+        self.repeats: RepeatedActions | None = None
+        if params.repeat_exponent is not None:
+            self.repeats = RepeatedActions(
+                self.actions, exponent=params.repeat_exponent, limit=params.repeat_limit, device=device
+            )
+
+    def make_model(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
+        """Return the network: maps observations to outputs [B, actions, outputs], with noise where asked."""
+        params = self.params
+        return QNetwork(
+            self.make_encoder(observation_space, orthogonal=False, generator=generator),
             self.actions.count,
-            outputs=outputs,
+            outputs=params.outputs_per_action,
             hidden_sizes=params.hidden_sizes,
             activation=params.activation,
             dueling=params.dueling,
             noisy=params.noisy,
             generator=generator,
-        ).to(device)
-        self.target_model = copy.deepcopy(self.model).requires_grad_(False)
-        self.target_values = flatten_parameters(self.target_model.parameters())
-        self.optimizer = FlatOptimizer(self.model.parameters(), "adam", eps=params.optimizer_eps)
-        self._repeats: RepeatedActions | None = None
-        if params.repeat_exponent is not None:
-            self._repeats = RepeatedActions(
-                self.actions, exponent=params.repeat_exponent, limit=params.repeat_limit, device=device
-            )
+        )
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where the model gives no outputs per action."""
+        outputs = self.model.forward(observation, False)
+        check_shape(self.model, "outputs", outputs, ROWS, self.actions.count, self.params.outputs_per_action)
 
     @torch.inference_mode()
     def act(
@@ -302,14 +307,14 @@ class DQN:
             self.model.resample(generator)
         action = self._best(observation, mask, noisy=self.params.noisy)
         epsilon = controls.get("epsilon", 0.0)
-        if self._repeats is not None:
-            return self._repeats.step(action, mask, epsilon, generator)
+        if self.repeats is not None:
+            return self.repeats.step(action, mask, epsilon, generator)
         return self._explore(action, mask, epsilon, generator)
 
     def end_episodes(self, ended: np.ndarray) -> None:
         """Carry no exploration over the ends of episodes; `ended` [num_envs] says where one ended."""
-        if self._repeats is not None:
-            self._repeats.end(ended)
+        if self.repeats is not None:
+            self.repeats.end(ended)
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random legal actions [count]."""
@@ -337,36 +342,35 @@ class DQN:
         """Return the actions counted from the space's start."""
         return self.actions.to_env(action)
 
+    def loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss and metrics, with each transition's `td_error` [B] where transitions have weights."""
+        loss, errors, value = dqn_loss(self.model, self.target_model, batch, self.support, self.params)
+        metrics = {"loss_q": loss.detach(), "q_mean": value}
+        return loss, metrics if errors is None else {**metrics, "td_error": errors}
+
+    def gradient(self, batch: ReplayBatch) -> dict[str, Tensor]:
+        """Compute the gradient of the loss by autograd and return metrics."""
+        loss, metrics = self.loss(batch)
+        self.optimizer.backward(loss)
+        return metrics
+
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
+    ) -> dict[str, Tensor]:
         """Make one gradient step; return metrics and, where transitions have weights, each one's error [B]."""
         if self.params.noisy:
             self.model.resample(generator)
             self.target_model.resample(generator)
-        rate, limit = controls["learning_rate"], self.params.max_grad_norm
-        if self._compiled_gradient is not None:
-            encode: Any = self.model.encoder.forward
-            loss, errors, value = self._compiled_gradient(
-                encode(batch.observation), encode(batch.next_observation), batch
-            )
-            norm = self.optimizer.descend(learning_rate=rate, max_grad_norm=limit)
-        else:
-            loss, errors, value = dqn_loss(self.model, self.target_model, batch, self.support, self.params)
-            norm = self.optimizer.step(loss, learning_rate=rate, max_grad_norm=limit)
-        return {"loss_q": loss.detach(), "q_mean": value, "gradient_norm": norm}, errors
+        metrics = self.gradient(batch)
+        metrics["gradient_norm"] = self.optimizer.descend(
+            learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
+        )
+        return metrics
 
-    @cached_property
-    def _compiled_gradient(self) -> CompiledGradient | None:
-        """The gradient in compiled code where there is one, which is for small plain networks on the CPU."""
-        sizes, values = self.model.plain_sizes, self.optimizer.values
-        small = len(values) * self.params.batch_size <= LARGEST_COMPILED
-        if sizes is None or not small or self.params.distribution != "none" or self.device.type != "cpu":
-            return None
-        from rl_training.algorithms.compiled_dqn import CompiledGradient  # numba takes a third of a second to import
-
-        options = {"double": self.params.double, "huber": self.params.loss == "huber"}
-        return CompiledGradient(sizes, values, self.target_values, self.optimizer.gradient, **options)
+    def steps_taken(self, before: int, after: int) -> None:
+        """Update the target network where environment steps cross a mark."""
+        for _ in range(marks_between(before, after, self.params.target_update_interval)):
+            self.update_target()
 
     @torch.no_grad()
     def update_target(self) -> None:
@@ -375,24 +379,3 @@ class DQN:
             self.target_values.copy_(self.optimizer.values)
         else:
             self.target_values.lerp_(self.optimizer.values, self.params.tau)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that acting and learning depend on."""
-        return {
-            "model": self.model.state_dict(),
-            "target_model": self.target_model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            **({} if self._repeats is None else {"repeats": self._repeats.state_dict()}),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.model.load_state_dict(state["model"])
-        self.target_model.load_state_dict(state["target_model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self._repeats is not None:
-            self._repeats.load_state_dict(state["repeats"])
-
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what a saved state has learned; optimizers and counters stay as they are."""
-        load_parts(self, state, ("model", "target_model"))

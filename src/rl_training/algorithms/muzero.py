@@ -1,34 +1,34 @@
-"""MuZero (Schrittwieser et al. 2020, arXiv 1911.08265) and the options that make its relatives of it.
-
-Gumbel MuZero (Danihelka et al. 2022) searches by sequential halving and learns from the improved policy; EfficientZero
-(Ye et al. 2021, arXiv 2111.00210) adds a value prefix, consistency of imagined latents and off-policy correction.
-"""
+"""MuZero (Schrittwieser et al. 2020, arXiv 1911.08265): search with a learned model, learn from what was found."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from gymnasium import Space
-from torch import Tensor
+from torch import Tensor, nn
 
-from rl_training.algorithms.muzero_loss import UnrollBatch, muzero_loss
+from rl_training.algorithms.base import PlanningAlgorithm
 from rl_training.algorithms.muzero_params import MuZeroParams
-from rl_training.algorithms.planning_actions import actions_by_policy, actions_by_search
-from rl_training.algorithms.planning_batches import BatchMaker
-from rl_training.algorithms.planning_models import search_model
-from rl_training.algorithms.planning_params import PlanningParams
-from rl_training.algorithms.weights import load_parts
+from rl_training.algorithms.planning.actions import actions_by_policy, actions_by_search
+from rl_training.algorithms.planning.batches import BatchMaker, Bootstrap
+from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
+from rl_training.algorithms.planning.params import PlanningParams
+from rl_training.algorithms.planning.unroll import UnrollBatch, muzero_loss
 from rl_training.data.observations import Observation
+from rl_training.experiment.cadence import marks_between
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.planning_network import PlanningNetwork
-from rl_training.search.mlp import MLPModel
-from rl_training.search.rules import CompletedValues, Gumbel, NodeRange, Puct, Rule, TreeRange
+from rl_training.search.gumbel import Gumbel
+from rl_training.search.model import Searchable
+from rl_training.search.puct import Puct
+from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
+from rl_training.search.transforms import CompletedValues, NodeRange, TreeRange
 
 
 def search_rule(params: PlanningParams) -> Rule:
@@ -45,25 +45,36 @@ def exploration(controls: Mapping[str, float]) -> float:
     return controls.get("root_exploration_fraction", 1.0)
 
 
-class MuZero:
+class MuZero(PlanningAlgorithm):
     """The model, its slower copy for targets, their optimizer, and the search over them."""
 
-    plans = True
+    params: MuZeroParams
+    parts = ("network", "target_network", "optimizer", "updates")
 
-    def __init__(
-        self,
-        params: MuZeroParams,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        device: torch.device,
-        generator: torch.Generator,
-    ) -> None:
-        self.params = params
-        self.device = device
+    def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
+        """Make the networks, their optimizer and the searches."""
+        params = self.params
         self.actions = DiscreteActions(action_space)
-        self.network = PlanningNetwork(
-            observation_space,
+        self.network: Any = self.make_network(observation_space, generator).to(self.device)
+        self.target_network: Any = copy.deepcopy(self.network).requires_grad_(False)
+        self.target_values = flatten_parameters(self.target_network.parameters())
+        self.optimizer = FlatOptimizer(self.network.parameters(), "adam", eps=params.optimizer_eps)
+        self.updates = 0
+        self.search = TreeSearch(search_rule(params))
+        self.target_search = TreeSearch(self.search.rule)
+        self.model: Searchable = self.make_model(self.network)
+        """What acting searches in."""
+        self.target_model: Searchable = self.make_model(self.target_network)
+        """What policies are searched again in."""
+        self.batches = BatchMaker(
+            params, cast(Bootstrap, self.target_network), self.search_again, self.actions.count, self.device
+        )
+
+    def make_network(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
+        """Return the network: represents observations, imagines steps, predicts rewards, values and policies."""
+        params = self.params
+        return PlanningNetwork(
+            self.make_encoder(observation_space, orthogonal=True, generator=generator),
             self.actions.count,
             latent_size=params.latent_size,
             hidden_size=params.hidden_size,
@@ -72,18 +83,12 @@ class MuZero:
             prefix_size=params.hidden_size if params.value_prefix else None,
             prefix_horizon=params.value_prefix_horizon,
             generator=generator,
-        ).to(device)
-        self.target_network = copy.deepcopy(self.network).requires_grad_(False)
-        self.target_values = flatten_parameters(self.target_network.parameters())
-        self.optimizer = FlatOptimizer(self.network.parameters(), "adam", eps=params.optimizer_eps)
-        self.updates = 0
-        self.search = TreeSearch(search_rule(params))
-        self._model = search_model(self.network, params.discount, device)
-        self._target_model = search_model(self.target_network, params.discount, device)
-        self._stale = False  # whether the compiled search's weights are older than the network's
-        self.batches = BatchMaker(
-            params, self.target_network, self._target_model, TreeSearch(self.search.rule), self.actions.count, device
         )
+
+    def make_model(self, network: Any) -> Searchable:
+        """Return a network in the form that the search takes it."""
+        kind = PrefixModel if self.params.value_prefix else NetworkModel
+        return kind(network, self.params.discount)
 
     def plan(
         self,
@@ -93,20 +98,19 @@ class MuZero:
         generator: np.random.Generator,
     ) -> SearchResult:
         """Search with exploration from the observations of all environments."""
-        return self._search(
+        return self.search.run(
+            self.model,
             observation,
-            mask,
+            legal=mask,
             num_simulations=int(controls["num_simulations"]),
             exploration=exploration(controls),
             temperature=controls.get("temperature", 0.0),
             generator=generator,
         )
 
-    def _search(self, observation: Observation, mask: np.ndarray | None, **settings: Any) -> SearchResult:
-        if self._stale and isinstance(self._model, MLPModel):
-            self._model.refresh()
-        self._stale = False
-        return self.search.run(self._model, observation, legal=mask, **settings)
+    def search_again(self, observation: Observation, **settings: Any) -> SearchResult:
+        """Search from stored observations with the target network."""
+        return self.target_search.run(self.target_model, observation, **settings)
 
     @torch.inference_mode()
     def choose(
@@ -123,9 +127,10 @@ class MuZero:
         if num_simulations is None:
             logits = self.network.predict(self.network.represent(observation)).policy
             return actions_by_policy(logits, mask, generator)
-        found = self._search(
+        found = self.search.run(
+            self.model,
             observation,
-            None if mask is None else mask.cpu().numpy(),
+            legal=None if mask is None else mask.cpu().numpy(),
             num_simulations=num_simulations,
             exploration=0.0,
             generator=np.random.default_rng(0),  # nothing is drawn
@@ -136,41 +141,23 @@ class MuZero:
         """Return the actions counted from the space's start."""
         return self.actions.to_env(action)
 
-    def update(self, batch: UnrollBatch, controls: Mapping[str, float]) -> dict[str, Tensor]:
+    def loss(self, batch: UnrollBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of the unrolled model and its parts as metrics."""
+        return muzero_loss(self.network, batch, self.params)
+
+    def update(
+        self, batch: UnrollBatch, controls: Mapping[str, float], generator: torch.Generator
+    ) -> dict[str, Tensor]:
         """Make one gradient step and return metrics."""
-        loss, metrics = muzero_loss(self.network, batch, self.params)
+        loss, metrics = self.loss(batch)
         metrics["gradient_norm"] = self.optimizer.step(
             loss, learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
         )
-        self._stale = True
         self.updates += 1
-        if self.updates % self.params.target_update_interval == 0:
-            self.target_values.copy_(self.optimizer.values)
-            self._refresh_target()
         return metrics
 
-    def _refresh_target(self) -> None:
-        if isinstance(self._target_model, MLPModel):
-            self._target_model.refresh()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that acting and learning depend on."""
-        return {
-            "network": self.network.state_dict(),
-            "target_network": self.target_network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put it back."""
-        self.network.load_state_dict(state["network"])
-        self.target_network.load_state_dict(state["target_network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.updates = state["updates"]
-        self._stale = True
-        self._refresh_target()
-
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what a saved state has learned; optimizers and counters stay as they are."""
-        load_parts(self, state, ("network", "target_network"))
+    def steps_taken(self, before: int, after: int) -> None:
+        """Copy the network to the target network where environment steps cross a mark."""
+        if marks_between(before, after, self.params.target_update_interval):
+            with torch.no_grad():
+                self.target_values.copy_(self.optimizer.values)

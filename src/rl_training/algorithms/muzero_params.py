@@ -1,15 +1,15 @@
-"""Parameters of MuZero and its relatives, which are sets of the parameters of one algorithm."""
+"""Parameters of MuZero; its relatives are other sets of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
-from annotated_types import Ge, Interval
+from annotated_types import Ge
 
 from rl_training.algorithms.network_sizes import dense_weights
-from rl_training.algorithms.planning_params import PlanningParams
+from rl_training.algorithms.planning.params import PlanningParams
 from rl_training.experiment.fork_rules import NETWORKS, REPLAY, rules
 
 
@@ -75,29 +75,3 @@ class MuZeroParams(PlanningParams):
                 "algo_kwargs.value_prefix: sums the rewards of one player; set it to false where two take turns"
             )
         return found
-
-
-@dataclass(frozen=True)
-class GumbelMuZeroParams(MuZeroParams):
-    """Parameters of Gumbel MuZero."""
-
-    search: Literal["puct", "gumbel"] = "gumbel"
-    """How actions are selected: by prior and visits (MuZero), or by sequential halving (Gumbel MuZero)."""
-    num_simulations: Annotated[int, Ge(1)] = 16
-    """Simulations of each search."""
-
-
-@dataclass(frozen=True)
-class EfficientZeroParams(MuZeroParams):
-    """Parameters of EfficientZero: MuZero with a value prefix, consistency and off-policy correction."""
-
-    value_prefix: bool = True
-    """Predict sums of rewards by a recurrent cell instead of single rewards (EfficientZero)."""
-    consistency_coef: Annotated[float, Ge(0)] = 2.0
-    """Weight of the similarity between imagined and observed latents (EfficientZero)."""
-    shrink_n_step: bool = True
-    """Sum fewer rewards the older a step is (EfficientZero)."""
-    reanalyze_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.99
-    """Share of each batch whose policies are searched again with the target network."""
-    augmentation: Literal["none", "shift"] = "shift"
-    """Images: shift them by up to four pixels (one below 36x36) whenever they are learned from."""

@@ -6,49 +6,123 @@ gradient is the plain policy gradient (Huang et al. 2022, arXiv 2205.09123).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import Space
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from rl_training.algorithms.ppo_loss import (
-    PPOBatch,
-    explained_variance,
-    generalized_advantage,
-    loss_slopes,
-    policy_change,
-    ppo_gradient,
-    ppo_loss,
-)
+from rl_training.algorithms.advantages import explained_variance, generalized_advantage
+from rl_training.algorithms.base import OnPolicyAlgorithm
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.ppo_params import PPOParams
-from rl_training.algorithms.weights import load_parts
-from rl_training.data.observations import Observation
+from rl_training.data.observations import Observation, index_observation
 from rl_training.data.rollout import Rollout
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.heads import StateDependentNoiseHead
 from rl_training.models.optimizers import FlatOptimizer
 
+Controls = Mapping[str, float | Tensor]
 
-class PPO:
-    """Model and optimizer of PPO: acts, and learns from rollouts."""
 
-    def __init__(
-        self,
-        params: PPOParams,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        device: torch.device,
-        generator: torch.Generator,
-    ) -> None:
-        self.params = params
-        self.device = device
-        self.model = ActorCritic(
-            observation_space,
+@dataclass(frozen=True)
+class PPOBatch:
+    """Transitions of one gradient step; B is the minibatch size."""
+
+    observation: Observation  # [B, ...]
+    action: Tensor  # [B, ...]
+    action_mask: Tensor | None  # [B, choices]
+    log_prob: Tensor  # [B] under the policy that acted
+    value: Tensor  # [B] predicted when acting
+    advantage: Tensor  # [B]
+    target_value: Tensor  # [B] the lambda-return
+
+    def select(self, indices: Tensor) -> PPOBatch:
+        """Return the rows named by `indices`."""
+        return PPOBatch(
+            observation=index_observation(self.observation, indices),
+            action=self.action[indices],
+            action_mask=None if self.action_mask is None else self.action_mask[indices],
+            log_prob=self.log_prob[indices],
+            value=self.value[indices],
+            advantage=self.advantage[indices],
+            target_value=self.target_value[indices],
+        )
+
+
+def ppo_loss(
+    model: nn.Module, batch: PPOBatch, controls: Mapping[str, float | Tensor], params: PPOParams
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the clipped loss of a minibatch, and its parts: scalars, and the log of the probability ratios [B]."""
+    clip_coef, ent_coef = controls["clip_coef"], controls["ent_coef"]
+    distribution, value = model(batch.observation, batch.action_mask)
+    log_ratio = distribution.log_prob(batch.action) - batch.log_prob
+    ratio = log_ratio.exp()
+    advantage = scaled_advantage(batch.advantage) if params.normalize_advantage else batch.advantage
+    clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    policy_loss = -torch.minimum(advantage * ratio, advantage * clipped_ratio).mean()
+
+    if params.clip_value_loss:
+        clipped_value = value.clamp(batch.value - clip_coef, batch.value + clip_coef)
+        errors = (value - batch.target_value).square(), (clipped_value - batch.target_value).square()
+        value_loss = torch.maximum(*errors).mean()
+    else:
+        value_loss = functional.mse_loss(value, batch.target_value)
+
+    loss = policy_loss + params.vf_coef * value_loss
+    without_bonus = not isinstance(ent_coef, Tensor) and ent_coef == 0
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not without_bonus):
+        entropy = distribution.entropy().mean()  # still a metric where it is no bonus
+    if not without_bonus:
+        loss = loss - ent_coef * entropy
+    parts = {
+        "loss_policy": policy_loss.detach(),
+        "loss_value": value_loss.detach(),
+        "loss_total": loss.detach(),
+        "entropy": entropy.detach(),
+        "log_ratio": log_ratio.detach(),
+    }
+    return loss, parts
+
+
+def scaled_advantage(advantage: Tensor) -> Tensor:
+    """Return advantages with zero mean and unit deviation."""
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+
+def policy_change(log_ratio: Tensor, clip_coef: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Return the approximate KL divergence of the new policy from the old, and the share of clipped ratios."""
+    ratio = log_ratio.exp()
+    approx_kl = (ratio - 1 - log_ratio).mean()  # the low-variance estimator k3 of http://joschu.net/blog/kl-approx.html
+    return approx_kl, ((ratio - 1).abs() > clip_coef).to(ratio.dtype).mean()
+
+
+class PPO(OnPolicyAlgorithm):
+    """Actor, critic and their optimizer: acts, and learns from rollouts."""
+
+    params: PPOParams
+    parts = ("model", "optimizer", "exploration")
+
+    def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
+        """Make the model and its optimizer."""
+        params = self.params
+        self.model: Any = self.make_model(observation_space, action_space, generator).to(self.device)
+        self.optimizer = FlatOptimizer(self.model.parameters(), params.optimizer, eps=params.optimizer_eps)
+        self.exploration = ExplorationMatrices(params.sde_sample_freq, self.device)
+        self._formula = torch.compile(self.loss, dynamic=False) if params.compile else self.loss
+
+    def make_model(
+        self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator
+    ) -> nn.Module:
+        """Return the network: maps observations and a mask to a distribution over actions and values [B]."""
+        params = self.params
+        return ActorCritic(
+            self.make_encoder(observation_space, orthogonal=params.orthogonal_init, generator=generator),
             action_space,
             hidden_sizes=params.hidden_sizes,
             activation=params.activation,
@@ -57,26 +131,35 @@ class PPO:
             log_std_init=params.log_std_init,
             use_sde=params.use_sde,
             generator=generator,
-        ).to(device)
-        self.optimizer = FlatOptimizer(self.model.parameters(), params.optimizer, eps=params.optimizer_eps)
-        self._by_hand = self.model.plain
-        formula: Callable[..., Any] = loss_slopes if self._by_hand else ppo_loss
-        self._formula = torch.compile(formula, dynamic=False) if params.compile else formula
-        self._exploration = ExplorationMatrices(params.sde_sample_freq, device)
+        )
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where the model gives no distribution with values."""
+        distribution, values = self.model(observation, None)
+        action = self.model.policy(observation, None).mode()
+        check_shape(self.model, "values", values, ROWS)
+        check_shape(self.model, "log-probabilities", distribution.log_prob(action), ROWS)
+        check_shape(self.model, "entropies", distribution.entropy(), ROWS)
 
     def start_rollout(self) -> None:
         """Forget the exploration matrices, so that the rollout draws its own."""
-        self._exploration.forget()
+        self.exploration.forget()
 
     @torch.inference_mode()
-    def act(self, observation: Observation, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+    def act(
+        self,
+        observation: Observation,
+        mask: Tensor | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> Tensor:
         """Return exploring actions [num_envs, ...] for a batch of observations."""
         if not self.params.use_sde:
             return self.model.policy(observation, mask).sample(generator)
         head = self.model.head
         assert isinstance(head, StateDependentNoiseHead)
         latent = self.model.policy_latent(observation)
-        return head.explore(latent, self._exploration.step(head.log_std, len(latent), generator))
+        return head.explore(latent, self.exploration.step(head.log_std, len(latent), generator))
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
@@ -86,7 +169,7 @@ class PPO:
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return actions [B, ...] in the form the environment takes."""
-        return self.model.head.env_action(action)
+        return self.model.env_action(action)
 
     @torch.no_grad()
     def values(self, observation: Observation) -> Tensor:
@@ -94,41 +177,39 @@ class PPO:
         value: Tensor = self.model(observation, None)[1]
         return value
 
-    def update(self, rollout: Rollout, controls: Mapping[str, float], generator: torch.Generator) -> dict[str, Tensor]:
+    def loss(self, batch: PPOBatch, controls: Controls) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a minibatch and its parts, of which `log_ratio` [B] stays a vector."""
+        return ppo_loss(self.model, batch, controls, self.params)
+
+    def gradient(self, batch: PPOBatch, controls: Controls) -> dict[str, Tensor]:
+        """Compute the gradient of the loss by autograd and return the loss's parts."""
+        loss, parts = self._formula(batch, controls)
+        self.optimizer.backward(loss)
+        return parts
+
+    def update(self, batch: Rollout, controls: Mapping[str, float], generator: torch.Generator) -> dict[str, Tensor]:
         """Improve the model on one rollout and return the means of the loss's parts."""
-        clip_coef: float | Tensor = controls["clip_coef"]
-        ent_coef: float | Tensor = controls["ent_coef"]
+        scheduled: Controls = controls
         if self.params.compile:  # a changing Python number would compile anew
-            clip_coef, ent_coef = (torch.tensor(value, device=self.device) for value in (clip_coef, ent_coef))
+            scheduled = {name: torch.tensor(value, device=self.device) for name, value in controls.items()}
         step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
-        batch = self._prepare(rollout)
+        transitions = self.prepare(batch)
         history: list[dict[str, Tensor]] = []
-        stopped = False
-        for _ in range(self.params.update_epochs):
-            for minibatch in self._minibatches(batch, generator):
-                arguments = (self.model, minibatch, clip_coef, ent_coef, self.params)
-                if self._by_hand:
-                    parts = ppo_gradient(*arguments, slopes=self._formula)
-                else:
-                    loss, parts = self._formula(*arguments)
-                history.append(parts)
-                if self.params.target_kl is not None:
-                    approx_kl, _ = policy_change(parts["log_ratio"], clip_coef)
-                    if approx_kl > 1.5 * self.params.target_kl:
-                        stopped = True
-                        break
-                parts["gradient_norm"] = (
-                    self.optimizer.descend(**step) if self._by_hand else self.optimizer.step(loss, **step)
-                )
-            if stopped:
-                break
+        for minibatch in self._minibatches(transitions, generator):
+            parts = self.gradient(minibatch, scheduled)
+            history.append(parts)
+            if self.params.target_kl is not None:
+                approx_kl, _ = policy_change(parts["log_ratio"], controls["clip_coef"])
+                if approx_kl > 1.5 * self.params.target_kl:
+                    break
+            parts["gradient_norm"] = self.optimizer.descend(**step)
         log_ratio = torch.cat([parts.pop("log_ratio") for parts in history])  # of all gradient steps at once
         means = {name: torch.stack([parts[name] for parts in history if name in parts]).mean() for name in history[0]}
-        means["approx_kl"], means["clip_fraction"] = policy_change(log_ratio, clip_coef)
-        means["explained_variance"] = explained_variance(batch.value, batch.target_value)
+        means["approx_kl"], means["clip_fraction"] = policy_change(log_ratio, controls["clip_coef"])
+        means["explained_variance"] = explained_variance(transitions.value, transitions.target_value)
         return means
 
-    def _prepare(self, rollout: Rollout) -> PPOBatch:
+    def prepare(self, rollout: Rollout) -> PPOBatch:
         """Evaluate the rollout once under the policy that acted and compute its targets."""
         with torch.no_grad():
             observation, action, mask = rollout.flat_observation(), rollout.flat_action(), rollout.flat_mask()
@@ -156,29 +237,13 @@ class PPO:
         )
 
     def _minibatches(self, batch: PPOBatch, generator: torch.Generator) -> Iterator[PPOBatch]:
+        """Go through the transitions in random order, once per epoch."""
         size, rows = self.params.minibatch_size, batch.log_prob.shape[0]
-        if size is None or size == rows:
-            yield batch  # the order of one full batch changes nothing
-            return
-        for indices in torch.randperm(rows, generator=generator, device=self.device).split(size):
-            # A left-over single row has no deviation to normalise by; the next epoch shuffles it elsewhere.
-            if len(indices) > 1 or not self.params.normalize_advantage:
-                yield batch.select(indices)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that acting and learning depend on."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            **self._exploration.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._exploration.load_state_dict(state)
-
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what a saved state has learned; optimizers and counters stay as they are."""
-        load_parts(self, state, ("model",))
+        for _ in range(self.params.update_epochs):
+            if size is None or size == rows:
+                yield batch  # the order of one full batch changes nothing
+                continue
+            for indices in torch.randperm(rows, generator=generator, device=self.device).split(size):
+                # A left-over single row has no deviation to normalise by; the next epoch shuffles it elsewhere.
+                if len(indices) > 1 or not self.params.normalize_advantage:
+                    yield batch.select(indices)

@@ -4,49 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
-from rl_training.algorithms.network_sizes import dense_weights
-from rl_training.experiment.fork_rules import (
-    EXPLORATION,
-    FREE,
-    NETWORKS,
-    OPTIMIZER,
-    REWARD_STATISTICS,
-    ROLLOUT,
-    START,
-    rules,
-    scheduled,
-)
+from rl_training.algorithms.on_policy_params import OnPolicyParams
+from rl_training.experiment.fork_rules import EXPLORATION, FREE, NETWORKS, OPTIMIZER, START, rules, scheduled
 from rl_training.experiment.schedules import ScheduleSpec
 
 
 @dataclass(frozen=True)
-class PPOParams:
+class PPOParams(OnPolicyParams):
     """Parameters of PPO; the defaults suit small continuous and discrete tasks."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
     controls: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
     on_fork: ClassVar[Mapping[str, str]] = {
-        **scheduled("learning_rate", "clip_coef", "ent_coef"),
-        **rules(FREE, "update_epochs", "minibatch_size", "gae_lambda", "vf_coef", "max_grad_norm", "target_kl"),
+        **scheduled("clip_coef", "ent_coef"),
+        **rules(FREE, "update_epochs", "minibatch_size", "gae_lambda", "vf_coef", "target_kl"),
         **rules(FREE, "normalize_advantage", "clip_value_loss", "optimizer_eps", "compile"),
-        **rules(REWARD_STATISTICS, "gamma"),
-        **rules(ROLLOUT, "num_steps"),
-        **rules(NETWORKS, "hidden_sizes", "activation", "log_std", "use_sde"),
+        **rules(NETWORKS, "log_std", "use_sde"),
         **rules(START, "orthogonal_init", "log_std_init"),
         **rules(EXPLORATION, "sde_sample_freq"),
         **rules(OPTIMIZER, "optimizer"),
     }
 
-    learning_rate: Annotated[float, Gt(0)] = 3e-4
-    """Step size of the optimizer."""
-    learning_rate_schedule: ScheduleSpec | None = None
-    """How the learning rate changes over the run; the fixed value is its start."""
-    learning_rate_warmup_steps: Annotated[int, Ge(0)] = 0
-    """Environment steps over which the learning rate rises linearly from 0."""
     clip_coef: Annotated[float, Gt(0)] = 0.2
     """How far the new policy's probability ratio may leave 1 before its gradient is cut."""
     clip_coef_schedule: ScheduleSpec | None = None
@@ -59,30 +40,20 @@ class PPOParams:
     """How the entropy weight changes over the run."""
     ent_coef_warmup_steps: Annotated[int, Ge(0)] = 0
     """Environment steps over which the entropy weight rises linearly from 0."""
-    num_steps: Annotated[int, Ge(1)] = 2048
-    """Steps each environment makes per rollout; a rollout holds num_steps * num_envs transitions."""
     update_epochs: Annotated[int, Ge(1)] = 10
     """Passes over each rollout."""
     minibatch_size: Annotated[int, Ge(1)] | None = 64
     """Transitions per gradient step; null takes the whole rollout at once."""
-    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
-    """Discount factor."""
     gae_lambda: Annotated[float, Interval(ge=0, le=1)] = 0.95
     """Trade-off between bias (0) and variance (1) of the advantage estimate."""
     vf_coef: Annotated[float, Ge(0)] = 0.5
     """Weight of the value loss (mean squared error)."""
-    max_grad_norm: Annotated[float, Gt(0)] | None = 0.5
-    """Largest norm of the gradient over all parameters; null switches clipping off."""
     normalize_advantage: bool = True
     """Give the advantages of each minibatch zero mean and unit deviation."""
     clip_value_loss: bool = False
     """Clip the change of the value prediction by clip_coef, as the original implementation does."""
     target_kl: Annotated[float, Gt(0)] | None = None
     """Stop the epochs of an update once the approximate KL divergence exceeds 1.5 times this."""
-    hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
-    """Widths of the hidden layers of actor and critic; null takes [64, 64], or none after an image encoder."""
-    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "tanh"
-    """Non-linearity of the hidden layers."""
     orthogonal_init: bool = True
     """Initialise weights orthogonally (gain sqrt 2, policy head 0.01, value head 1)."""
     log_std: Literal["state_independent", "state_dependent"] = "state_independent"
@@ -100,14 +71,9 @@ class PPOParams:
     compile: bool = False
     """Compile the loss with torch.compile: slower to start, faster per update."""
 
-    def network_weights(self, inputs: int, outputs: int) -> int:
-        """Return how many weights are trained at least, for so many input features and action outputs."""
-        hidden = self.hidden_sizes or ()
-        return dense_weights(inputs, *hidden, outputs) + dense_weights(inputs, *hidden, 1)
-
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
-        found = []
+        found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         rollout = self.num_steps * num_envs
         if self.minibatch_size is not None and self.minibatch_size > rollout:
             found.append(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
+from rl_training.algorithms.encoder_params import EncoderParams
 from rl_training.experiment.fork_rules import FREE, REPLAY, rules, scheduled
 from rl_training.experiment.schedules import ScheduleSpec
 
@@ -79,7 +80,7 @@ class ExperienceParams:
 
 
 @dataclass(frozen=True)
-class ReplayParams(ExperienceParams):
+class ReplayParams(EncoderParams, ExperienceParams):
     """How often single transitions are learned from, and what they are made of."""
 
     on_fork: ClassVar[Mapping[str, str]] = {
@@ -118,6 +119,7 @@ class ReplayParams(ExperienceParams):
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return the repairs for values that do not fit together."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
+        found += self.encoder_problems()
         if self.gradient_steps == 0:
             found.append(
                 "algo_kwargs.gradient_steps: 0 would never learn; raise it, or use -1 for as many as steps were taken"

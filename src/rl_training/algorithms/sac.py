@@ -16,22 +16,20 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
-from torch import Tensor
+from torch import Tensor, nn
 
+from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.distributional import quantile_huber_loss
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
-from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation, map_observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.fork_rules import EXPLORATION, FREE, NETWORKS, START, rules
-from rl_training.models.continuous import ActionScale, SampleTrace, SquashedActor, StackedCritic
+from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic
 from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
-
-_PARTS = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
-_LEARNED = ("actor", "critic", "target_critic", "temperature.log")
 
 
 @dataclass(frozen=True)
@@ -202,81 +200,29 @@ def actor_loss(
     return (temperature * log_prob - value).mean(), log_prob
 
 
-@torch.no_grad()
-def critic_gradient(
-    critic: StackedCritic,
-    target_critic: StackedCritic,
-    batch: ReplayBatch,
-    sample: SampleTrace,
-    temperature: Tensor,
-    params: SACParams,
-) -> tuple[Tensor, Tensor]:
-    """Return what `critic_loss` does, and put its gradient into plain critics of one value each.
-
-    It is what autograd finds, in half the time, since the memory of all layers is used again. `sample` holds the
-    successors' actions.
-    """
-    successor = target_critic.trace(batch.next_observation, sample.action)[-1]
-    target = soft_target(successor, sample.log_prob, batch, temperature, params)
-    trace = critic.trace(batch.observation, batch.action)
-    error = trace[-1] - target  # [critics, B, 1]
-    critic.backward(trace, error / len(target))
-    return 0.5 * error.square().mean(dim=1).sum(), trace[-1].mean()
-
-
-@torch.no_grad()
-def actor_gradient(
-    critic: StackedCritic, actor: SquashedActor, observation: Observation, temperature: Tensor, sample: SampleTrace
-) -> tuple[Tensor, Tensor]:
-    """Return what `actor_loss` does for the sampled actions, and put its gradient into a plain actor."""
-    trace = critic.trace(observation, sample.action)
-    value = trace[-1].amin(dim=0)  # [B, 1]
-    smallest = (trace[-1] == value).float()  # critics that agree share the gradient
-    by_action = critic.action_gradient(trace, smallest / (-len(value) * smallest.sum(dim=0)))
-    actor.backward(sample, by_action, temperature / len(value))
-    return (temperature * sample.log_prob - value.squeeze(1)).mean(), sample.log_prob
-
-
-class SAC:
+class SAC(OffPolicyAlgorithm):
     """Actor, critics, target critics where there are any, and temperature."""
 
-    def __init__(
-        self,
-        params: SACParams,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        device: torch.device,
-        generator: torch.Generator,
-    ) -> None:
-        self.params = params
-        self.device = device
+    params: SACParams
+    parts = (
+        "actor",
+        "critic",
+        "target_critic",
+        "actor_optimizer",
+        "critic_optimizer",
+        "temperature",
+        "exploration",
+        "updates",
+    )
+
+    def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
+        """Make actor, critics and temperature, and their optimizers."""
+        params, device = self.params, self.device
         self.scale = ActionScale(action_space)
-        networks: dict[str, Any] = {
-            "activation": params.activation,
-            "generator": generator,
-            "renorm_warmup": params.renorm_warmup if params.batch_norm else None,
-        }
         # In evaluation mode, but for the passes of an update whose statistics are to be learned.
-        self.actor = SquashedActor(
-            observation_space,
-            self.scale.size,
-            hidden_sizes=params.hidden_sizes,
-            use_sde=params.use_sde,
-            log_std_init=params.log_std_init,
-            **networks,
-        ).to(device)
-        self.critic = StackedCritic(
-            observation_space,
-            self.scale.size,
-            count=params.num_critics,
-            outputs=params.num_quantiles,
-            hidden_sizes=params.hidden_sizes if params.critic_hidden_sizes is None else params.critic_hidden_sizes,
-            **networks,
-        ).to(device)
-        self.actor.eval()
-        self.critic.eval()
-        self.target_critic: StackedCritic | None = None
+        self.actor: Any = self.make_actor(observation_space, generator).to(device).eval()
+        self.critic: Any = self.make_critic(observation_space, generator).to(device).eval()
+        self.target_critic: Any = None
         if params.target_network:
             self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
             self.target_values = flatten_parameters(self.target_critic.parameters())
@@ -287,11 +233,47 @@ class SAC:
             params.temperature, initial=params.temperature_init, eps=params.optimizer_eps, device=device
         )
         self.target_entropy = -float(self.scale.size) if params.target_entropy == "auto" else params.target_entropy
-        plain = self.actor.plain and self.critic.plain and params.num_quantiles == 1
-        self._plain_targets = self.target_critic if plain else None  # where gradients are known by hand
-        self._exploration = ExplorationMatrices(params.sde_sample_freq, device)
-        self._updates = 0
-        self._parts = tuple(name for name in _PARTS if getattr(self, name) is not None)
+        self.exploration = ExplorationMatrices(params.sde_sample_freq, device)
+        self.updates = 0
+
+    def make_actor(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
+        """Return the policy's network."""
+        params = self.params
+        return SquashedActor(
+            self.make_encoder(observation_space, orthogonal=False, generator=generator),
+            self.scale.size,
+            hidden_sizes=params.hidden_sizes,
+            use_sde=params.use_sde,
+            log_std_init=params.log_std_init,
+            activation=params.activation,
+            renorm_warmup=params.renorm_warmup if params.batch_norm else None,
+            generator=generator,
+        )
+
+    def make_critic(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
+        """Return the critics: map observations and actions [B, size] to values [critics, B, quantiles]."""
+        params = self.params
+        return StackedCritic(
+            self.make_encoder(observation_space, orthogonal=False, generator=generator),
+            self.scale.size,
+            count=params.num_critics,
+            outputs=params.num_quantiles,
+            hidden_sizes=params.hidden_sizes if params.critic_hidden_sizes is None else params.critic_hidden_sizes,
+            activation=params.activation,
+            renorm_warmup=params.renorm_warmup if params.batch_norm else None,
+            generator=generator,
+        )
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where the actor gives no actions with log-probabilities, or the critics no values of them."""
+        noise = torch.zeros(ROWS, self.scale.size, device=self.device)
+        for what, output in zip(("means", "log deviations"), self.actor(observation), strict=True):
+            check_shape(self.actor, what, output, ROWS, self.scale.size)
+        action, log_prob = self.actor.sample(observation, noise)
+        check_shape(self.actor, "actions", action, ROWS, self.scale.size)
+        check_shape(self.actor, "log-probabilities", log_prob, ROWS)
+        values = self.critic(observation, action)
+        check_shape(self.critic, "values", values, self.params.num_critics, ROWS, self.params.num_quantiles)
 
     @torch.inference_mode()
     def act(
@@ -302,10 +284,10 @@ class SAC:
         generator: torch.Generator,
     ) -> Tensor:
         """Return exploring actions [num_envs, size] within [-1, 1]."""
-        if self.actor.log_std is None:
+        if not self.params.use_sde:
             return self._sample(observation, generator)
         latent = self.actor.latent(observation)
-        return self.actor.explore(latent, self._exploration.step(self.actor.log_std, len(latent), generator))
+        return self.actor.explore(latent, self.exploration.step(self.actor.log_std, len(latent), generator))
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random actions [count, size] within [-1, 1]."""
@@ -325,86 +307,56 @@ class SAC:
         """Return actions stretched from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
 
+    def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the critics' loss and metrics; `noise` [2, B, size] draws the actions of successors and states."""
+        temperature = self.temperature.value
+        loss, value = critic_loss(
+            self.critic, self.target_critic, self.actor, batch, temperature, noise[0], self.params
+        )
+        return loss, {"loss_critic": loss.detach(), "q_mean": value, "temperature": temperature.squeeze()}
+
+    def actor_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the actor's loss and metrics, of which `entropy` also moves the temperature."""
+        self.actor.train(self.params.batch_norm)
+        loss, log_prob = actor_loss(self.critic, self.actor, batch.observation, self.temperature.value, noise[1])
+        self.actor.eval()
+        return loss, {"loss_actor": loss.detach(), "entropy": -log_prob.detach().mean()}
+
+    def critic_gradient(self, batch: ReplayBatch, noise: Tensor) -> dict[str, Tensor]:
+        """Compute the gradient of the critics' loss by autograd and return metrics."""
+        loss, metrics = self.critic_loss(batch, noise)
+        self.critic_optimizer.backward(loss)
+        return metrics
+
+    def actor_gradient(self, batch: ReplayBatch, noise: Tensor) -> dict[str, Tensor]:
+        """Compute the gradient of the actor's loss by autograd and return metrics."""
+        self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
+        loss, metrics = self.actor_loss(batch, noise)
+        self.actor_optimizer.backward(loss)
+        self.critic.requires_grad_(True)
+        return metrics
+
+    @property
+    def actor_due(self) -> bool:
+        """Whether the update that has begun is one of actor and temperature too."""
+        return self.updates % self.params.policy_delay == 0
+
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
+    ) -> dict[str, Tensor]:
         """Make one gradient step of critics and, when it is due, actor and temperature; move the target critics."""
+        step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
         noise = torch.empty((2, *batch.action.shape), device=self.device).normal_(generator=generator)
-        self._updates += 1
-        due = self._updates % self.params.policy_delay == 0
-        by_hand = self._plain_targets is not None
-        metrics = (self._step_by_hand if by_hand else self._step)(batch, noise, controls["learning_rate"], due=due)
+        self.updates += 1
+        metrics = self.critic_gradient(batch, noise)
+        metrics["gradient_norm"] = self.critic_optimizer.descend(**step)
+        if self.actor_due:
+            metrics |= self.actor_gradient(batch, noise)
+            self.actor_optimizer.descend(**step)
+            self.temperature.update(metrics["entropy"], self.target_entropy, learning_rate=step["learning_rate"])
         if self.target_critic is not None:
             with torch.no_grad():
                 self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
         if self.params.sde_sample_freq == -1:
-            self._exploration.forget()
-        return metrics, None
-
-    def _step(self, batch: ReplayBatch, noise: Tensor, rate: float, *, due: bool) -> dict[str, Tensor]:
-        """Step critics and, when `due`, actor and temperature along the gradients that autograd finds."""
-        temperature, limit = self.temperature.value, self.params.max_grad_norm
-        loss, value = critic_loss(
-            self.critic, self.target_critic, self.actor, batch, temperature, noise[0], self.params
-        )
-        norm = self.critic_optimizer.step(loss, learning_rate=rate, max_grad_norm=limit)
-        metrics = _critic_metrics(loss.detach(), value, temperature, norm)
-        if due:
-            self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
-            if self.params.batch_norm:
-                self.actor.train()
-            loss, log_prob = actor_loss(self.critic, self.actor, batch.observation, temperature, noise[1])
-            if self.params.batch_norm:
-                self.actor.eval()
-            self.actor_optimizer.step(loss, learning_rate=rate, max_grad_norm=limit)
-            self.critic.requires_grad_(True)
-            metrics |= self._warm(loss.detach(), log_prob.detach(), rate)
+            self.exploration.forget()
         return metrics
-
-    @torch.no_grad()
-    def _step_by_hand(self, batch: ReplayBatch, noise: Tensor, rate: float, *, due: bool) -> dict[str, Tensor]:
-        """Do the same along the gradients written out above."""
-        assert self._plain_targets is not None
-        temperature, limit = self.temperature.value, self.params.max_grad_norm
-        if due:  # the actor does not change in between: one pass samples for both
-            both = map_observation(lambda *parts: torch.cat(parts), batch.next_observation, batch.observation)
-            samples = self.actor.trace(both, noise.flatten(0, 1)).split(len(batch.reward))
-        else:
-            samples = [self.actor.trace(batch.next_observation, noise[0])]
-        loss, value = critic_gradient(self.critic, self._plain_targets, batch, samples[0], temperature, self.params)
-        norm = self.critic_optimizer.descend(learning_rate=rate, max_grad_norm=limit)
-        metrics = _critic_metrics(loss, value, temperature, norm)
-        if due:
-            loss, log_prob = actor_gradient(self.critic, self.actor, batch.observation, temperature, samples[1])
-            self.actor_optimizer.descend(learning_rate=rate, max_grad_norm=limit)
-            metrics |= self._warm(loss, log_prob, rate)
-        return metrics
-
-    def _warm(self, loss: Tensor, log_prob: Tensor, rate: float) -> dict[str, Tensor]:
-        """Step the temperature after the actor, whose loss is given, and return the actor's metrics."""
-        entropy = -log_prob.mean()
-        self.temperature.update(entropy, self.target_entropy, learning_rate=rate)
-        return {"loss_actor": loss, "entropy": entropy}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that acting and learning depend on."""
-        return {
-            **{name: getattr(self, name).state_dict() for name in self._parts},
-            **self._exploration.state_dict(),
-            "updates": self._updates,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
-        for name in self._parts:
-            getattr(self, name).load_state_dict(state[name])
-        self._exploration.load_state_dict(state)
-        self._updates = state["updates"]
-
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what a saved state has learned; optimizers and counters stay as they are."""
-        load_parts(self, state, tuple(name for name in _LEARNED if name.partition(".")[0] in self._parts))
-
-
-def _critic_metrics(loss: Tensor, value: Tensor, temperature: Tensor, norm: Tensor) -> dict[str, Tensor]:
-    return {"loss_critic": loss, "q_mean": value, "temperature": temperature.squeeze(), "gradient_norm": norm}

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
 from gymnasium import Space, spaces
-from torch import Tensor
+from torch import Tensor, nn
 
+from rl_training.algorithms.base import PlanningAlgorithm
 from rl_training.algorithms.muzero import exploration, search_rule
-from rl_training.algorithms.muzero_loss import UnrollBatch
-from rl_training.algorithms.planning_actions import actions_by_policy, actions_by_search
-from rl_training.algorithms.planning_batches import BatchMaker
-from rl_training.algorithms.scalezero_loss import LossWeights, scalezero_loss
-from rl_training.algorithms.scalezero_models import ScaleZeroModel, TaskView, compiled_transformer, fastest_model
+from rl_training.algorithms.planning.actions import actions_by_policy, actions_by_search
+from rl_training.algorithms.planning.batches import BatchMaker
+from rl_training.algorithms.planning.scalezero_loss import LossWeights, scalezero_loss
+from rl_training.algorithms.planning.scalezero_models import ScaleZeroModel, TaskView
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.algorithms.scalezero_params import ScaleZeroParams
-from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
+from rl_training.experiment.cadence import marks_between
 from rl_training.models.adapters import (
     activate_adapters,
     fold_adapters,
@@ -36,8 +37,8 @@ from rl_training.models.adapters import (
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.scalezero_network import ScaleZeroNetwork, TaskSpec
+from rl_training.search.model import Searchable
 from rl_training.search.search import SearchResult, TreeSearch
-from rl_training.search.transformer import Transformer
 
 
 def make_network(params: ScaleZeroParams, tasks: Sequence[TaskSpec], generator: torch.Generator) -> ScaleZeroNetwork:
@@ -59,31 +60,25 @@ def make_network(params: ScaleZeroParams, tasks: Sequence[TaskSpec], generator: 
     )
 
 
-class ScaleZero:
+class ScaleZero(PlanningAlgorithm):
     """The shared model, its slower copy for targets, their optimizer, and the search over them."""
 
-    def __init__(
-        self,
-        params: ScaleZeroParams,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        device: torch.device,
-        generator: torch.Generator,
-    ) -> None:
-        """The spaces are Dicts with one entry per task, in the tasks' order."""
+    params: ScaleZeroParams
+    parts = ("network", "target_network", "optimizer", "updates", "stage", "trained")
+
+    def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
+        """Make the networks, their optimizer and the searches; the spaces are Dicts with one entry per task."""
         assert isinstance(observation_space, spaces.Dict)
         assert isinstance(action_space, spaces.Dict)
-        self.params = params
-        self.device = device
+        params = self.params
         self.names = tuple(observation_space.spaces)
         self.actions = [DiscreteActions(action_space[name]) for name in self.names]
         tasks = [
             TaskSpec(name, observation_space[name], actions.count)
             for name, actions in zip(self.names, self.actions, strict=True)
         ]
-        self.network = make_network(params, tasks, generator).to(device)
-        self.target_network = copy.deepcopy(self.network).requires_grad_(False)
+        self.network: Any = self.make_network(tasks, generator).to(self.device)
+        self.target_network: Any = copy.deepcopy(self.network).requires_grad_(False)
         self.target_values = flatten_parameters(self.target_network.parameters())
         self.optimizer = FlatOptimizer(self.network.parameters(), "adam", eps=params.optimizer_eps)
         self.weights = LossWeights(
@@ -95,26 +90,28 @@ class ScaleZero:
         )
         self.updates = 0
         self.stage = 0
-        self.trained = tuple(range(len(self.names)))
+        self.trained: Sequence[int] = tuple(range(len(self.names)))
         """The numbers of the tasks that are collected and learned from."""
-        rule = search_rule(params)
-        self.search = TreeSearch(rule)
-        self._compiled: Transformer | None = None
-        self._compiled_target: Transformer | None = None
-        if device.type == "cpu":
-            self._compiled = compiled_transformer(self.network, params.discount)
-            self._compiled_target = compiled_transformer(self.target_network, params.discount)
+        self.search = TreeSearch(search_rule(params))
+        self.target_search = TreeSearch(self.search.rule)
         self.batches = [
             BatchMaker(
                 params,
-                TaskView(self.target_network, task),
-                fastest_model(ScaleZeroModel(self.target_network, (task,), params.discount), self._compiled_target),
-                TreeSearch(rule),
+                TaskView(cast(ScaleZeroNetwork, self.target_network), task),
+                partial(self.search_again, task),
                 actions.count,
-                device,
+                self.device,
             )
             for task, actions in enumerate(self.actions)
         ]
+
+    def make_network(self, tasks: Sequence[TaskSpec], generator: torch.Generator) -> nn.Module:
+        """Return the network of all tasks."""
+        return make_network(self.params, tasks, generator)
+
+    def simulated(self, model: ScaleZeroModel) -> Searchable:
+        """Return what simulates a model in a search: itself, one call per simulation."""
+        return model
 
     def plan(
         self,
@@ -140,10 +137,14 @@ class ScaleZero:
         model = ScaleZeroModel(self.network, tasks, self.params.discount)
         observations, masks = zip(*shown, strict=True)
         legal = self._legal(model, observations, masks)
-        # The compiled search has the adapters in its weights already.
-        with merged_weights(self.network.transformer) if self._compiled is None else nullcontext():
-            found = self.search.run(fastest_model(model, self._compiled), observations, legal=legal, **settings)
+        with merged_weights(self.network.transformer):
+            found = self.search.run(self.simulated(model), observations, legal=legal, **settings)
         return model.split(found)
+
+    def search_again(self, task: int, observation: Observation, **settings: Any) -> SearchResult:
+        """Search from stored observations of one task with the target network."""
+        model = ScaleZeroModel(self.target_network, (task,), self.params.discount)
+        return self.target_search.run(self.simulated(model), observation, **settings)
 
     def _legal(
         self, model: ScaleZeroModel, observations: Sequence[Observation], masks: Sequence[np.ndarray | None]
@@ -164,18 +165,26 @@ class ScaleZero:
         """Return what acts in one task."""
         return TaskActor(self, self.names.index(name))
 
-    def update(self, batches: Mapping[int, UnrollBatch], controls: Mapping[str, float]) -> dict[str, Tensor]:
+    def loss(self, batch: Mapping[int, UnrollBatch]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of batches of several tasks, given by their numbers, and metrics."""
+        return scalezero_loss(self.network, self.target_network, batch, self.weights)
+
+    def update(
+        self, batch: Mapping[int, UnrollBatch], controls: Mapping[str, float], generator: torch.Generator
+    ) -> dict[str, Tensor]:
         """Make one gradient step on batches of several tasks, given by their numbers, and return metrics."""
-        loss, metrics = scalezero_loss(self.network, self.target_network, batches, self.weights)
+        loss, metrics = self.loss(batch)
         metrics["gradient_norm"] = self.optimizer.step(
             loss, learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
         )
-        _expire(self._compiled)
         self.updates += 1
-        if self.updates % self.params.target_update_interval == 0:
-            self.target_values.copy_(self.optimizer.values)
-            _expire(self._compiled_target)
         return metrics
+
+    def steps_taken(self, before: int, after: int) -> None:
+        """Copy the network to the target network where environment steps cross a mark."""
+        if marks_between(before, after, self.params.target_update_interval):
+            with torch.no_grad():
+                self.target_values.copy_(self.optimizer.values)
 
     def train_only(self, tasks: Sequence[int]) -> None:
         """Collect and learn from these tasks alone; what the others have for themselves stays as it is."""
@@ -191,7 +200,6 @@ class ScaleZero:
         """Train the backbone (stage 0) or only its stage-th adapter from now on; no output changes."""
         freeze_for_stage(self.network.transformer, stage)
         activate_adapters(self.target_network.transformer, stage)
-        _expire(self._compiled, self._compiled_target)
         self.optimizer.restart()
         self.stage = stage
 
@@ -203,41 +211,24 @@ class ScaleZero:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that acting and learning depend on."""
-        return {
-            "network": self.network.state_dict(),
-            "target_network": self.target_network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-            "stage": self.stage,
-            "trained": list(self.trained),
-        }
+        return {**super().state_dict(), "trained": list(self.trained)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put it back."""
         self.enter_stage(state["stage"])
-        self.network.load_state_dict(state["network"])
-        self.target_network.load_state_dict(state["target_network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.updates = state["updates"]
+        super().load_state_dict(state)
         self.trained = tuple(state["trained"])
-        _expire(self._compiled, self._compiled_target)
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Take over what a saved state has learned, its adapters within the weights they belong to.
 
         Optimizer and counters stay as they are, and the first stage begins: adapters join anew.
         """
-        load_parts(self, state, ("network", "target_network", "stage"))
+        self.enter_stage(state["stage"])
+        super().load_weights(state)
         for network in (self.network, self.target_network):
             fold_adapters(network)
         self.enter_stage(0)
-
-
-def _expire(*transformers: Transformer | None) -> None:
-    """Let the compiled searches, where there are any, read the changed weights."""
-    for transformer in transformers:
-        if transformer is not None:
-            transformer.expire()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from annotated_types import Ge, Interval
 
 from rl_training.algorithms.network_sizes import dense_weights
-from rl_training.algorithms.planning_params import PlanningParams
+from rl_training.algorithms.planning.params import PlanningParams
 from rl_training.experiment.fork_rules import FREE, NETWORKS, STAGES, rules
 from rl_training.experiment.tasks import Task, is_suite
 

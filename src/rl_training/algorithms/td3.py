@@ -14,18 +14,17 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
-from torch import Tensor
+from torch import Tensor, nn
 
+from rl_training.algorithms.base import OffPolicyAlgorithm
+from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.network_sizes import dense_weights
 from rl_training.algorithms.replay_params import ReplayParams
-from rl_training.algorithms.weights import load_parts
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.fork_rules import FREE, NETWORKS, rules
 from rl_training.models.continuous import ActionScale, DeterministicActor, StackedCritic
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
-
-_PARTS = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer", "critic_optimizer")
 
 
 @dataclass(frozen=True)
@@ -96,62 +95,59 @@ def td3_critic_loss(critic: StackedCritic, batch: ReplayBatch, target: Tensor) -
     return (predicted - target).square().mean(dim=1).sum(), predicted.detach().mean()
 
 
-@torch.no_grad()
-def td3_critic_gradient(critic: StackedCritic, batch: ReplayBatch, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `td3_critic_loss` does, and put its gradient into plain critics."""
-    trace = critic.trace(batch.observation, batch.action)
-    error = trace[-1] - target.unsqueeze(1)  # [critics, B, 1]
-    critic.backward(trace, error * (2 / len(target)))
-    return error.square().mean(dim=1).sum(), trace[-1].mean()
-
-
 def td3_actor_loss(critic: StackedCritic, actor: DeterministicActor, observation: Observation) -> Tensor:
     """Return minus what the first critic says of the actor's actions."""
     return -critic.first(observation, actor(observation)).mean()
 
 
-@torch.no_grad()
-def td3_actor_gradient(critic: StackedCritic, actor: DeterministicActor, observation: Observation) -> Tensor:
-    """Return what `td3_actor_loss` does, and put its gradient into a plain actor."""
-    hidden, action = actor.trace(observation)
-    trace = critic.trace(observation, action, count=1)
-    by_action = critic.action_gradient(trace, torch.full_like(trace[-1], -1 / len(action)))
-    actor.backward(hidden, action, by_action)
-    return -trace[-1].mean()
-
-
-class TD3:
+class TD3(OffPolicyAlgorithm):
     """Actor, critics and their targets."""
 
-    def __init__(
-        self,
-        params: TD3Params,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        device: torch.device,
-        generator: torch.Generator,
-    ) -> None:
-        self.params = params
-        self.device = device
+    params: TD3Params
+    parts = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer", "critic_optimizer", "updates")
+
+    def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
+        """Make actor and critics, their targets and optimizers."""
+        params = self.params
         self.scale = ActionScale(action_space)
-        networks: dict[str, Any] = {
-            "hidden_sizes": params.hidden_sizes,
-            "activation": params.activation,
-            "generator": generator,
-        }
-        self.actor = DeterministicActor(observation_space, self.scale.size, **networks).to(device)
-        self.critic = StackedCritic(
-            observation_space, self.scale.size, count=params.num_critics, outputs=1, **networks
-        ).to(device)
-        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor: Any = self.make_actor(observation_space, generator).to(self.device)
+        self.critic: Any = self.make_critic(observation_space, generator).to(self.device)
+        self.target_actor: Any = copy.deepcopy(self.actor).requires_grad_(False)
+        self.target_critic: Any = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_actor_values = flatten_parameters(self.target_actor.parameters())
         self.target_critic_values = flatten_parameters(self.target_critic.parameters())
         self.actor_optimizer = FlatOptimizer(self.actor.parameters(), "adam", eps=params.optimizer_eps)
         self.critic_optimizer = FlatOptimizer(self.critic.parameters(), "adam", eps=params.optimizer_eps)
-        self._by_hand = self.actor.plain and self.critic.plain
-        self._updates = 0
+        self.updates = 0
+
+    def make_actor(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
+        """Return the policy: maps observations to actions [B, size] within [-1, 1]."""
+        return DeterministicActor(
+            self.make_encoder(observation_space, orthogonal=False, generator=generator),
+            self.scale.size,
+            hidden_sizes=self.params.hidden_sizes,
+            activation=self.params.activation,
+            generator=generator,
+        )
+
+    def make_critic(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
+        """Return the critics: map observations and actions [B, size] to values [critics, B, 1]."""
+        return StackedCritic(
+            self.make_encoder(observation_space, orthogonal=False, generator=generator),
+            self.scale.size,
+            count=self.params.num_critics,
+            outputs=1,
+            hidden_sizes=self.params.hidden_sizes,
+            activation=self.params.activation,
+            generator=generator,
+        )
+
+    def check_networks(self, observation: Observation) -> None:
+        """Raise where the actor gives no actions, or the critics no values of them."""
+        action = self.actor(observation)
+        check_shape(self.actor, "actions", action, ROWS, self.scale.size)
+        check_shape(self.critic, "values", self.critic(observation, action), self.params.num_critics, ROWS, 1)
+        check_shape(self.critic, "the first critic's values", self.critic.first(observation, action), ROWS, 1)
 
     @torch.inference_mode()
     def act(
@@ -182,45 +178,44 @@ class TD3:
         """Return actions stretched from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
 
+    def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the critics' loss and metrics; `noise` [B, size] smooths the target policy."""
+        target = td3_target(self.target_critic, self.target_actor, batch, noise, self.params)
+        loss, value = td3_critic_loss(self.critic, batch, target)
+        return loss, {"loss_critic": loss.detach(), "q_mean": value}
+
+    def actor_loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the actor's loss and metrics."""
+        loss = td3_actor_loss(self.critic, self.actor, batch.observation)
+        return loss, {"loss_actor": loss.detach()}
+
+    def critic_gradient(self, batch: ReplayBatch, noise: Tensor) -> dict[str, Tensor]:
+        """Compute the gradient of the critics' loss by autograd and return metrics."""
+        loss, metrics = self.critic_loss(batch, noise)
+        self.critic_optimizer.backward(loss)
+        return metrics
+
+    def actor_gradient(self, batch: ReplayBatch) -> dict[str, Tensor]:
+        """Compute the gradient of the actor's loss by autograd and return metrics."""
+        self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
+        loss, metrics = self.actor_loss(batch)
+        self.actor_optimizer.backward(loss)
+        self.critic.requires_grad_(True)
+        return metrics
+
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
+    ) -> dict[str, Tensor]:
         """Make one gradient step of the critics and, when it is due, of the actor and the targets."""
         step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
         noise = torch.empty_like(batch.action).normal_(generator=generator)
-        target = td3_target(self.target_critic, self.target_actor, batch, noise, self.params)
-        critic_formula = td3_critic_gradient if self._by_hand else td3_critic_loss
-        value_loss, value = critic_formula(self.critic, batch, target)
-        norm = self._descend(self.critic_optimizer, value_loss, step)
-        metrics = {"loss_critic": value_loss.detach(), "q_mean": value, "gradient_norm": norm}
-        self._updates += 1
-        if self._updates % self.params.policy_delay == 0:
-            actor_formula = td3_actor_gradient if self._by_hand else td3_actor_loss
-            self.critic.requires_grad_(False)  # autograd needs no gradient of the critics' weights here
-            policy_loss = actor_formula(self.critic, self.actor, batch.observation)
-            self._descend(self.actor_optimizer, policy_loss, step)
-            self.critic.requires_grad_(True)
-            metrics["loss_actor"] = policy_loss.detach()
+        metrics = self.critic_gradient(batch, noise)
+        metrics["gradient_norm"] = self.critic_optimizer.descend(**step)
+        self.updates += 1
+        if self.updates % self.params.policy_delay == 0:
+            metrics |= self.actor_gradient(batch)
+            self.actor_optimizer.descend(**step)
             with torch.no_grad():
                 self.target_actor_values.lerp_(self.actor_optimizer.values, self.params.tau)
                 self.target_critic_values.lerp_(self.critic_optimizer.values, self.params.tau)
-        return metrics, None
-
-    def _descend(self, optimizer: FlatOptimizer, loss: Tensor, step: dict[str, Any]) -> Tensor:
-        """Descend along the gradient of a loss, which is there already where it was written out."""
-        return optimizer.descend(**step) if self._by_hand else optimizer.step(loss, **step)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that acting and learning depend on."""
-        parts = {name: getattr(self, name).state_dict() for name in _PARTS}
-        return {**parts, "updates": self._updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
-        for name in _PARTS:
-            getattr(self, name).load_state_dict(state[name])
-        self._updates = state["updates"]
-
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what a saved state has learned; optimizers and counters stay as they are."""
-        load_parts(self, state, ("actor", "critic", "target_actor", "target_critic"))
+        return metrics

@@ -38,9 +38,13 @@ class Temperature:
         """Return the temperature and its optimizer's statistics."""
         return {"log": self.log.detach(), "optimizer": self.optimizer.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on; a fixed temperature is what the parameters say now."""
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over a saved temperature; a fixed one is what the parameters say now."""
         if self.learned:
             with torch.no_grad():
                 self.log.copy_(state["log"])
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a saved temperature and its optimizer's statistics."""
+        self.load_weights(state)
         self.optimizer.load_state_dict(state["optimizer"])

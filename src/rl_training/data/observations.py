@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -44,6 +45,14 @@ def array_to_tensor(array: np.ndarray, device: torch.device) -> Tensor:
     if device.type != "cpu":
         return tensor.to(device)
     return tensor.clone(memory_format=torch.contiguous_format) if tensor.dtype == torch.float32 else tensor
+
+
+def sample_batch(space: Space[Any], count: int, device: torch.device) -> Observation:
+    """Return random observations [count, ...] of a space, always the same ones, in the form that networks get them."""
+    private = copy.deepcopy(space)  # the space's own generator stays where it is
+    private.seed(0)
+    samples = [private.sample() for _ in range(count)]
+    return to_tensor(map_observation(lambda *parts: np.stack(parts), *samples), device)
 
 
 def allocate(space: Space[Any], leading: tuple[int, ...]) -> NumpyObservation:

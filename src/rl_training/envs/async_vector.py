@@ -94,10 +94,12 @@ class AsyncVectorEnv:
         ended: list[tuple[int, np.ndarray | None]] = []
         episodes: list[Episode] = []
         masked: list[bool] = []
-        for worker_ended, worker_masked, worker_episodes in self._command("step"):
+        metrics: list[dict[str, float]] = []
+        for worker_ended, worker_masked, worker_episodes, worker_metrics in self._command("step"):
             ended += worker_ended
             episodes += worker_episodes
             masked.append(worker_masked)
+            metrics += worker_metrics
         # Copies: the workers write these rows again in the next step.
         obs, masks = copy_obs(self._rows.obs), self._masks(masked)
         return StepBatch(
@@ -109,6 +111,7 @@ class AsyncVectorEnv:
             masks,
             episodes,
             with_final_masks(masks, ended, self.num_envs),
+            metrics,
         )
 
     def state_dict(self) -> dict[str, Any] | None:

@@ -86,12 +86,12 @@ class _SlotGroup:
     def reset(self, seeds: Sequence[int]) -> bool:
         return reset_slots(self._slots, seeds, self._rows, self._enter)
 
-    def step(self, _: None) -> tuple[list[tuple[int, np.ndarray | None]], bool, list[Any]]:
+    def step(self, _: None) -> tuple[list[tuple[int, np.ndarray | None]], bool, list[Any], list[dict[str, float]]]:
         actions = private_actions(self._actions, self._slots[0].action_space)
-        finals, masked, episodes = step_slots(self._slots, actions, self._rows, self._enter)
+        finals, masked, episodes, metrics = step_slots(self._slots, actions, self._rows, self._enter)
         for row, final, _mask in finals:
             write_row(self._final_obs, row, final)
-        return [(self._start + row, mask) for row, _, mask in finals], masked, episodes
+        return [(self._start + row, mask) for row, _, mask in finals], masked, episodes, metrics
 
     def snapshot(self, _: None) -> list[dict[str, Any] | None]:
         return [slot.snapshot() for slot in self._slots]

@@ -21,6 +21,7 @@ from rl_training.envs.checks import (
     check_reset,
     explain_failure,
 )
+from rl_training.envs.info_metrics import METRICS, InfoMetrics
 from rl_training.envs.lookup import explain_make_failure
 from rl_training.envs.native_messages import tame_native_messages
 from rl_training.envs.spaces import mask_width
@@ -94,6 +95,8 @@ class SlotStep(NamedTuple):
     truncated: bool
     action_mask: np.ndarray | None
     episodes: Sequence[Episode]
+    metrics: dict[str, float] | None = None
+    """What `info["metrics"]` held; None where the environment gave none."""
 
 
 class EnvSlot:
@@ -129,6 +132,7 @@ class EnvSlot:
         if self._mask_width and env.has_wrapper_attr("action_masks"):
             self._mask_method = env.get_wrapper_attr("action_masks")
         self._leaves_a_choice = MaskCheck(env.action_space)
+        self._info_metrics = InfoMetrics()
 
     def reset(self, seed: int | None = None) -> tuple[Any, np.ndarray | None]:
         """Start an episode; without a seed the environment's own generator goes on."""
@@ -150,15 +154,17 @@ class EnvSlot:
             obs, reward, terminated, truncated, info = self.env.step(action)
             if type(obs) is not _ARRAY or obs.dtype is not self._dtype or obs.shape != self._shape:
                 self._look_at(obs)
-            mask = None
+            mask = metrics = None
             if info or type(info) is not dict or self._mask_method is not None:
                 mask = self._action_mask(info, ended=terminated or truncated)
+                if METRICS in info:
+                    metrics = self._info_metrics.read(info[METRICS])
         except Exception as error:
             raise self._failure("in step", error) from error
         episodes: Sequence[Episode] = ()
         if self._tracker.finished:
             episodes = [Episode(self.index, *finished) for finished in self._tracker.take_finished()]
-        return SlotStep(obs, float(reward), terminated, truncated, mask, episodes)
+        return SlotStep(obs, float(reward), terminated, truncated, mask, episodes, metrics)
 
     def non_finite(self, what: str, *, place: str | None = None) -> NonFiniteError:
         """Return the error for NaN or infinity in what the environment gave."""

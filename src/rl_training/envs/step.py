@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
@@ -38,6 +39,8 @@ class StepBatch(NamedTuple):
     """Real episodes that ended at this step, whatever clipping or episodic life make of them."""
     final_mask: np.ndarray | None = None
     """[num_envs, n] bool: which actions are allowed in `final_obs`; everything where a row ended without saying."""
+    metrics: Sequence[dict[str, float]] = ()
+    """What environments gave in `info["metrics"]` at this step, in the order of the environments that did."""
 
 
 def empty_obs(space: gym.Space[Any], rows: int) -> Obs:

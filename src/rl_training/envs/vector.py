@@ -88,6 +88,7 @@ class GroupStep(NamedTuple):
     """(row, true last observation, its action mask if the environment gave one) of the rows that ended."""
     masked: bool
     episodes: list[Episode]
+    metrics: list[dict[str, float]]
 
 
 def reset_slots(
@@ -116,18 +117,21 @@ def step_slots(
     finals: list[tuple[int, Any, np.ndarray | None]] = []
     episodes: list[Episode] = []
     masks: list[tuple[int, np.ndarray]] = []
+    metrics: list[dict[str, float]] = []
     # Plain lists are filled faster than array elements.
     rewards, terminations, truncations = [], [], []
     batch = rows.obs
     for row, slot in enumerate(slots):
         if entering is not None:
             entering(row)
-        obs, reward, terminated, truncated, mask, ended_episodes = slot.step(actions[row])
+        obs, reward, terminated, truncated, mask, ended_episodes, given = slot.step(actions[row])
         rewards.append(reward)
         terminations.append(terminated)
         truncations.append(truncated)
         if ended_episodes:
             episodes.extend(ended_episodes)
+        if given is not None:
+            metrics.append(given)
         if terminated or truncated:
             # Copied before the reset: an environment may reuse its buffers.
             final = copy_obs(obs)
@@ -147,7 +151,7 @@ def step_slots(
     # Here and not later: a normaliser would spread the NaN of one environment over all.
     if isinstance(batch, dict) or not all_finite(batch) or not -_LARGEST < sum(rewards) < _LARGEST:
         _check_rows(slots, rows, {row for row, _, _ in finals})
-    return GroupStep(finals, rows.write_masks(masks), episodes)
+    return GroupStep(finals, rows.write_masks(masks), episodes, metrics)
 
 
 def _check_rows(slots: Sequence[EnvSlot], rows: Rows, fresh: Container[int], *, rewards: bool = True) -> None:
@@ -210,7 +214,7 @@ class SyncVectorEnv:
 
     def step(self, actions: np.ndarray) -> StepBatch:
         rows = self._rows()
-        finals, masked, episodes = step_slots(self._slots, private_actions(actions, self.action_space), rows)
+        finals, masked, episodes, metrics = step_slots(self._slots, private_actions(actions, self.action_space), rows)
         masks = rows.action_mask if masked else None
         return StepBatch(
             rows.obs,
@@ -221,6 +225,7 @@ class SyncVectorEnv:
             masks,
             episodes,
             with_final_masks(masks, [(row, mask) for row, _, mask in finals], self.num_envs),
+            metrics,
         )
 
     def state_dict(self) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.files import storage_errors, write_json_atomically
-from rl_training.experiment.runs import SCORE, SUITE_SCORE, sanitize, utc_now
+from rl_training.experiment.runs import SCORE, SUITE_SCORE, algorithm_word, sanitize, utc_now
 from rl_training.experiment.sweeps import COMPLETED, RUNNING, BenchmarkRunRecord
 from rl_training.experiment.untrusted import UntrustedFileError, read_json
 
@@ -115,10 +115,16 @@ class SweepSummary:
         }
 
 
+def run_place(run_dir: Path, directory: Path) -> Path:
+    """Return where a run is now: a summary may have been moved to `directory` together with its runs."""
+    beside = directory / run_dir.name
+    return beside if beside.is_dir() else run_dir
+
+
 def new_summary_path(output_dir: Path, algo: str, env_id: str) -> Path:
     """Return where the summary of a sweep that starts now belongs; sweeps of the same second differ."""
     timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    return output_dir / f"benchmark_summary__{algo}__{sanitize(env_id)}__{timestamp}.json"
+    return output_dir / f"benchmark_summary__{algorithm_word(algo)}__{sanitize(env_id)}__{timestamp}.json"
 
 
 def write_summary(path: Path, summary: SweepSummary) -> None:

@@ -26,6 +26,7 @@ from rl_training.experiment.files import (
     sync_directory,
     sync_file,
 )
+from rl_training.experiment.named_callbacks import CALLBACKS, kept_states
 from rl_training.experiment.runs import METADATA
 from rl_training.experiment.segments import check_segment, remove_unused
 from rl_training.experiment.state_files import STATE_FILE, TENSORS_FILE
@@ -89,10 +90,11 @@ class ResumePoint:
         return total_timesteps != self.checkpoint.config["total_timesteps"] or (self.fork and bool(self.changed))
 
     def kept_callbacks(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the saved states of callbacks without those that changed settings of early stopping make void."""
+        """Return the saved states of callbacks without those that changed settings of callbacks make void."""
+        kept = kept_states(*self.changed[CALLBACKS], states) if CALLBACKS in self.changed else dict(states)
         if not any(key.startswith("early_stopping.") for key in self.changed):
-            return dict(states)
-        return {name: state for name, state in states.items() if not name.startswith("EarlyStopping-")}
+            return kept
+        return {name: state for name, state in kept.items() if not name.startswith("EarlyStopping-")}
 
 
 def checkpoint_lineage(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:

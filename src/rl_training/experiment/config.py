@@ -24,8 +24,9 @@ from rl_training.experiment.fork_rules import (
     STREAMS,
     rules,
 )
+from rl_training.experiment.named_callbacks import check_callbacks
 from rl_training.experiment.names_elsewhere import unknown_parameter, unknown_top_level_key
-from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
+from rl_training.experiment.registry import find_algorithm, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
 from rl_training.experiment.schedules import Schedule, as_schedule
 from rl_training.experiment.tasks import TASKS, check_suite, lists_environments, tasks_of
 from rl_training.experiment.validation import (
@@ -60,6 +61,7 @@ class TrainConfig:
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(FREE, "total_timesteps", "output_dir", "eval_episodes", "eval_interval", "log_interval"),
         **rules(FREE, "checkpoint_interval", "keep_checkpoints", "deterministic", "torch_threads"),
+        **rules(FREE, "acceleration", "callbacks"),
         **rules(FREE, "name", "tags", "early_stopping", "tracking"),
         **rules(ALGORITHM, "algo"),
         **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
@@ -70,7 +72,7 @@ class TrainConfig:
     }
 
     algo: NonEmptyText
-    """Name of the algorithm; `axiomrl algos` lists them."""
+    """Name of the algorithm (`axiomrl algos` lists them), or own code: `module:SPEC`, `path/to/file.py:SPEC`."""
 
     env_id: NonEmptyText
     """Gymnasium id, or own code: `module:Name`, `path/to/file.py:Name`. It names the suite of `env_kwargs.tasks`."""
@@ -115,6 +117,10 @@ class TrainConfig:
     torch_threads: Annotated[int, Ge(1)] | None = None
     """Threads PyTorch may use; null gives small networks one, others what affinity, quota and OMP_NUM_THREADS allow."""
 
+    acceleration: Literal["auto", "off"] = "auto"
+    """Learn by faster twins of the algorithm's formulas where there are any: auto checks them by the first update, off
+    never uses them."""
+
     name: Label | None = None
     """What the run is called in reports, plots and comparisons; null leaves it to its settings."""
 
@@ -136,6 +142,12 @@ class TrainConfig:
     """Wrapper settings and arguments of `gymnasium.make`; the blocks `training:` and `evaluation:` override
     the shared keys for that mode."""
 
+    callbacks: Annotated[
+        tuple[str | dict[str, Any], ...], DocInfo("a list of `module:Name` and `{use: module:Name, <arguments>}`")
+    ] = ()
+    """Callback classes of one's own, made once per run: `module:Name`, `path/to/file.py:Name`, or a mapping with that
+    name as `use` beside the arguments."""
+
     early_stopping: dict[str, Any] = field(default_factory=dict)
     """When to end before `total_timesteps`: a `target` or `patience` for a metric; empty never does."""
 
@@ -150,15 +162,17 @@ class TrainConfig:
         for name in ("output_dir", "init"):
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, Path(getattr(self, name)))
-        if isinstance(self.tags, list):
-            object.__setattr__(self, "tags", tuple(self.tags))
+        for name in ("tags", "callbacks"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> TrainConfig:
     """Return the complete config that `raw` describes, or raise every problem in one `ConfigError`.
 
     `source` maps a key path to where the key was written (a file, `--set`, a flag) for the messages. The
-    algorithm's defaults are filled into `algo_kwargs`, so that the saved config repeats the run.
+    algorithm's defaults are filled into `algo_kwargs`, so that the saved config repeats the run. An algorithm of the
+    user's own has to be admitted before (`registry.admit_algorithm`), else it counts as named by a loaded file.
     """
     if not isinstance(raw, Mapping):
         raise ConfigError(f"a configuration must be a mapping of keys, got {raw!r:.200}")
@@ -166,7 +180,7 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )
     checks = (_check_algorithm, _check_environment, _check_tracking, _check_benchmark, _check_early_stopping)
-    for check in checks:
+    for check in (*checks, check_callbacks):
         problems += check(values)
     if not problems:
         problems += _check_tasks(values)
@@ -214,9 +228,9 @@ def tracking_params(config: TrainConfig) -> TrackingParams:
 def _check_algorithm(values: dict[str, Any]) -> list[Problem]:
     if "algo" not in values:
         return []
-    if values["algo"] not in ALGORITHMS:
+    spec = find_algorithm(values["algo"])
+    if spec is None:
         return [Problem(("algo",), unknown_algorithm(values["algo"]))]
-    spec = get_algorithm_spec(values["algo"])
     record = spec.load_params()
     top_level = [entry.name for entry in dataclasses.fields(TrainConfig)]
     given, problems = check_record(
@@ -261,13 +275,14 @@ def _inconsistent_pairs(params: Any, values: dict[str, Any]) -> list[Problem]:
 
 def _check_environment(values: dict[str, Any]) -> list[Problem]:
     env_kwargs = values.get("env_kwargs", {})
-    many = values.get("algo") in ALGORITHMS and get_algorithm_spec(values["algo"]).many_tasks
+    spec = find_algorithm(values.get("algo"))
+    many = spec is not None and spec.many_tasks
     if not (many and TASKS in env_kwargs) and not lists_environments(env_kwargs):
         values["env_kwargs"], problems = check_env_kwargs(env_kwargs)
         return problems
     values["env_kwargs"], problems = check_suite(env_kwargs)
-    if values.get("algo") in ALGORITHMS and not many:
-        several = ", ".join(spec.name for spec in list_algorithm_specs() if spec.many_tasks)
+    if spec is not None and not many:
+        several = ", ".join(other.name for other in list_algorithm_specs() if other.many_tasks)
         text = f"{values['algo']} learns one task; name it by env_id, or choose an algorithm for several ({several})"
         problems.append(Problem(("env_kwargs", TASKS), text))
     return problems
@@ -275,8 +290,7 @@ def _check_environment(values: dict[str, Any]) -> list[Problem]:
 
 def _check_tasks(values: dict[str, Any]) -> list[Problem]:
     """Return what an algorithm for many tasks finds wrong with these and with how they are evaluated."""
-    record = get_algorithm_spec(values["algo"]).load_params() if values.get("algo") in ALGORITHMS else None
-    if not hasattr(record, "task_problems"):
+    if not hasattr(get_algorithm_spec(values["algo"]).load_params(), "task_problems"):
         return []
     config = TrainConfig(**values)
     return [

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
 from rl_training.experiment.fork_rules import ALGORITHM, refusal
+from rl_training.experiment.registry import admit_algorithm
 from rl_training.experiment.safe_yaml import parse_yaml
 from rl_training.experiment.short_trials import WARM_UP, scaled_warm_up
 from rl_training.experiment.untrusted import UntrustedFileError, read_text
+from rl_training.experiment.user_code import LoadedFrom
 from rl_training.experiment.validation import KeyPath
 
 if TYPE_CHECKING:
@@ -43,11 +45,13 @@ def load_config(
     base: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
     set_values: Sequence[str] = (),
+    loaded: LoadedFrom | None = None,
 ) -> TrainConfig:
     """Return the validated config of a file, a packaged preset, or `base` over the defaults.
 
     `overrides` holds the dedicated flags by dotted key (a value of None means the flag was not given) and
-    `set_values` the texts of `--set`; both lie over the file, `--set` last.
+    `set_values` the texts of `--set`; both lie over the file, `--set` last. `loaded` says that the user did not write
+    `base`. What a configuration file names counts as written by the user.
     """
     given = sum(origin is not None for origin in (path, preset, base))
     if given > 1:
@@ -64,6 +68,7 @@ def load_config(
         for name, values in _read_chain(location):
             layered.add(values, name)
     _add_changes(layered, overrides, set_values)
+    admit_algorithm(layered.values.get("algo"), loaded)
     _shorten_warm_up(layered)
     return validate_config(layered.values, source=layered.source)
 

@@ -11,11 +11,19 @@ from typing import Any
 
 from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint, ResumePoint, newest_sound_checkpoint
-from rl_training.experiment.config import TrainConfig, check_config, validate_config
+from rl_training.experiment.config import TrainConfig, check_config
 from rl_training.experiment.config_files import overlay_config
 from rl_training.experiment.forks import changed_settings
 from rl_training.experiment.manager import Runner, Trainer
-from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.named_callbacks import CALLBACKS, dropped_callbacks
+from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
+from rl_training.experiment.run_code import (
+    admit_code,
+    changed_code,
+    checkpoint_config,
+    loaded_from,
+    loaded_from_sweep,
+)
 from rl_training.experiment.runs import dependency_versions
 from rl_training.experiment.sweep_setup import refuse_executor_without_seeds, setup_sweep
 from rl_training.experiment.sweeps import resolve_benchmark_seeds
@@ -72,6 +80,7 @@ class DefaultExperimentManager:
 
     def setup(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Trainer:
         """Return a trainer for one run of the configuration."""
+        admit_algorithm(config.algo)
         return AlgorithmTrainer(with_fixed_init(check_config(config)), tuple(callbacks))
 
     def resume(
@@ -96,12 +105,14 @@ class DefaultExperimentManager:
         sound, damaged = newest_sound_checkpoint(Path(checkpoint))
         notices = [*damaged, f"going on from {sound.path}"] if damaged else []
         notices += _changed_versions(sound)
-        for notice in notices:
-            logger.warning("%s", notice)
         try:
-            original = validate_config(sound.config)
+            original = checkpoint_config(sound, trust_code=trust_code)
         except ConfigError as error:
             raise AxiomError(f"checkpoint {sound.path} cannot be resumed: {error}") from error
+        admit_code(original, loaded_from(sound, trust_code=trust_code))
+        notices += changed_code(original, sound)
+        for notice in notices:
+            logger.warning("%s", notice)
         if fork:
             original = dataclasses.replace(original, output_dir=sound.run_dir.parent)
         flags = {"total_timesteps": total_timesteps, "eval_episodes": eval_episodes, **(overrides or {})}
@@ -110,6 +121,11 @@ class DefaultExperimentManager:
         _check_horizon(config, sound, changed, fork=fork)
         for key, (before, after) in changed.items():
             logger.info("%s: %s instead of %s", key, after, before)
+        if CALLBACKS in changed:
+            dropped = dropped_callbacks(*changed[CALLBACKS])
+            for notice in dropped:
+                logger.warning("%s", notice)
+            notices += dropped
         point = ResumePoint(sound, fork=fork, notices=tuple(notices), changed=changed, trust_code=trust_code)
         return AlgorithmTrainer(config, tuple(callbacks), point)
 
@@ -126,6 +142,8 @@ class DefaultExperimentManager:
         `continue_from` is the summary of a sweep of this configuration; only what it misses is trained, and
         `trust_code` holds for the code that the summary names.
         """
+        origin = None if continue_from is None else loaded_from_sweep(Path(continue_from), trust_code=trust_code)
+        admit_algorithm(config.algo, origin)
         config = with_fixed_init(check_config(config))
         if resolve_benchmark_seeds(config) or continue_from is not None:
             summary = None if continue_from is None else Path(continue_from)

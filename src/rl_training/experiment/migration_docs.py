@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from rl_training.experiment.algorithm_spec import AlgorithmSpec
 from rl_training.experiment.names_elsewhere import PARAMETERS, WHOLE_CONFIGURATION, answer_for
-from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec, list_algorithm_specs
+from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
 
 _HEADINGS = {
     "PPO and A2C": "ppo",

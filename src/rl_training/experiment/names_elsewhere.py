@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from rl_training.experiment.algorithm_spec import AlgorithmSpec
 from rl_training.experiment.env_params import WRAPPER_KEYS
-from rl_training.experiment.registry import ALGORITHMS, AlgorithmSpec, list_algorithm_specs
+from rl_training.experiment.registry import find_algorithm, list_algorithm_specs
 from rl_training.experiment.validation import unknown_key
 
 # Who an answer is for: an algorithm by name, those of one class, or a group of classes.
@@ -29,6 +30,7 @@ _GROUPS = {
 
 _LEAVE = "leave it out"
 _NETWORKS = "the kind of network follows from the observation space"
+_ENCODER = f"the encoder follows from the observation space; {_LEAVE}"
 _BY_TAU = "the target networks move at every update, by `tau`; leave it out"
 _COPIED = "the target network is copied every `target_update_interval` gradient steps; leave it out"
 _ONE_RATE = "one `learning_rate` holds for actor, critics and temperature"
@@ -197,8 +199,8 @@ PARAMETERS: dict[str, dict[str, str]] = {
     },
     "ortho_init": {ON_POLICY: "orthogonal_init"},
     "log_std_init": {},
-    "features_extractor_class": {ALL: f"the encoder follows from the observation space; {_LEAVE}"},
-    "features_extractor_kwargs": {ALL: f"the encoder follows from the observation space; {_LEAVE}"},
+    "features_extractor_class": {ON_POLICY: "encoder", REPLAY: "encoder", PLANNING: _ENCODER},
+    "features_extractor_kwargs": {ON_POLICY: "encoder_kwargs", REPLAY: "encoder_kwargs", PLANNING: _ENCODER},
     "n_critics": {"SAC": "num_critics", "DiscreteSAC": "num_critics", "TD3": "num_critics"},
     "n_quantiles": {"SAC": "num_quantiles", "DQN": "num_quantiles"},
     "top_quantiles_to_drop_per_net": {"SAC": "dropped_quantiles"},
@@ -243,8 +245,7 @@ def unknown_top_level_key(name: str, known: Iterable[str], raw: Mapping[str, Any
         return f"unknown key; {_called(WHOLE_CONFIGURATION[name])}"
     if name in WRAPPER_KEYS:
         return f"unknown key; it describes the environment: write `env_kwargs.{name}`"
-    algo = raw.get("algo")
-    spec = ALGORITHMS.get(algo) if isinstance(algo, str) else None
+    spec = find_algorithm(raw.get("algo"))
     if spec is not None:
         if name in _fields(spec):
             return f"unknown key; it is a setting of the algorithm: write `algo_kwargs.{name}`"
@@ -262,14 +263,21 @@ def answer_for(spec: AlgorithmSpec, name: str, known: Iterable[str]) -> str | No
     An algorithm of a class that is not in the table gets the first answer that is one of its keys.
     """
     answers = PARAMETERS.get(name, {})
-    kind = spec.algorithm.rpartition(":")[2]
-    for reader in (spec.name, kind, _GROUPS.get(kind, ""), ALL):
+    kinds = _kinds(spec)
+    for reader in (spec.name, *kinds, *(_GROUPS.get(kind, "") for kind in kinds), ALL):
         if reader in answers:
             return answers[reader]
-    if kind in _GROUPS:
+    if not _GROUPS.keys().isdisjoint(kinds):
         return None
     known = set(known)
     return next((answer for answer in answers.values() if answer in known), None)
+
+
+def _kinds(spec: AlgorithmSpec) -> list[str]:
+    """Return the names of an algorithm's class and of those it is derived from."""
+    if isinstance(spec.algorithm, str):
+        return [spec.algorithm.rpartition(":")[2]]
+    return [owner.__name__ for owner in spec.algorithm.__mro__]
 
 
 def _has(spec: AlgorithmSpec, name: str) -> bool:

@@ -1,72 +1,36 @@
-"""The algorithms there are. Modules are named as text and imported on use, so that listing is instant."""
+"""The algorithms there are, and the one place that looks up what a name means.
+
+A name is one of this package's algorithms, one that an installed package offers by the entry point group
+`axiomrl.algorithms`, or code of the user's own: `module:SPEC`, `path/to/file.py:SPEC`. Where such a name came from
+decides what may be imported for it (`user_code`): a caller says so by `admit_algorithm` before it asks. Listing
+imports nothing.
+"""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.algorithm_spec import AlgorithmSpec, Loop, check_spec
+from rl_training.experiment.user_code import LoadedFrom, admit, load_object, split_name
 
-Tier = Literal["stable", "experimental", "contrib"]
-
-
-@dataclass(frozen=True)
-class AlgorithmSpec:
-    """One line of the registry: everything a caller needs to run an algorithm without knowing its name."""
-
-    name: str
-    """What `algo:` in a config says."""
-
-    train: str
-    """`module:function` with `(config, *, callbacks=(), checkpoint=None) -> TrainResult`."""
-
-    params: str
-    """`module:Class` of the parameter dataclass that `algo_kwargs` is checked against."""
-
-    algorithm: str
-    """`module:Class` that acts and learns, built from parameters and a pair of spaces."""
-
-    observation_spaces: tuple[str, ...]
-    """Kinds of observation it accepts: vector, image, dict."""
-
-    action_spaces: tuple[str, ...]
-    """Gymnasium action spaces it accepts."""
-
-    tier: Tier
-    """How stable its interface is (docs/compatibility.md)."""
-
-    summary: str
-    """One line for `axiomrl algos`."""
-
-    many_tasks: bool = False
-    """Whether it learns a suite of tasks (`env_kwargs.tasks`); its spaces are then Dicts with one entry per task."""
-
-    def load_train(self) -> Callable[..., Any]:
-        """Import and return the train function."""
-        return _load(self.train)
-
-    def load_params(self) -> type:
-        """Import and return the parameter dataclass."""
-        return _load(self.params)
-
-    def load_algorithm(self) -> Callable[..., Any]:
-        """Import and return the algorithm's class."""
-        return _load(self.algorithm)
-
+ENTRY_POINTS = "axiomrl.algorithms"
+_PLACE = "algo"
+_ELSEWHERE = "install the package that offers it, or name your own as module:SPEC"
 
 # An algorithm becomes stable when its learning bars are met over several seeds and stored in benchmarks/results.
 _STABLE = ("a2c", "discrete_sac", "dqn", "ppo", "qr_dqn", "sac", "td3")
 
 
 def _family(
+    loop: Loop,
     algorithm: str,
-    trainer: str,
     actions: tuple[str, ...],
     members: dict[str, tuple[str, str]],
     *,
     params_module: str | None = None,
+    train: str | None = None,
     many_tasks: bool = False,
 ) -> list[AlgorithmSpec]:
     """Return the algorithms of one class, which are sets of its parameters: name -> (dataclass, summary)."""
@@ -74,13 +38,13 @@ def _family(
     return [
         AlgorithmSpec(
             name=name,
-            train=f"rl_training.runtime.{trainer}_trainer:train_{trainer}",
+            loop=loop,
             params=f"rl_training.algorithms.{module}:{params}",
             algorithm=f"rl_training.algorithms.{algorithm}",
-            observation_spaces=("vector", "image", "dict"),
             action_spaces=actions,
-            tier="stable" if name in _STABLE else "experimental",
             summary=summary,
+            tier="stable" if name in _STABLE else "experimental",
+            train=train,
             many_tasks=many_tasks,
         )
         for name, (params, summary) in members.items()
@@ -108,34 +72,32 @@ _DETERMINISTIC = {
     "td3": ("TD3Params", "Twin delayed deep deterministic policy gradient."),
     "ddpg": ("DDPGParams", "Deep deterministic policy gradient: TD3 with one critic, no delay, no smoothing."),
 }
-_PLANNING = {
-    "muzero": ("MuZeroParams", "Plans with a learned model by tree search."),
-    "gumbel_muzero": ("GumbelMuZeroParams", "MuZero whose search halves the candidates; needs few simulations."),
-    "efficientzero": ("EfficientZeroParams", "MuZero with a value prefix, consistency and off-policy correction."),
+_PLANNING = {"muzero": ("MuZeroParams", "Plans with a learned model by tree search.")}
+_GUMBEL = {"gumbel_muzero": ("GumbelMuZeroParams", "MuZero whose search halves the candidates; needs few simulations.")}
+_EFFICIENT = {
+    "efficientzero": ("EfficientZeroParams", "MuZero with a value prefix, consistency and off-policy correction.")
 }
 _MANY_TASKS = {"scalezero": ("ScaleZeroParams", "One planning model for many tasks: experts, staged adapters.")}
+_ANY_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
     for spec in (
+        *_family("on_policy", "ppo:PPO", _ANY_ACTIONS, _POLICY_GRADIENT, params_module="ppo_params"),
+        *_family("off_policy", "dqn:DQN", ("Discrete",), _Q_LEARNING),
+        *_family("off_policy", "sac:SAC", ("Box",), _SOFT),
+        *_family("off_policy", "discrete_sac:DiscreteSAC", ("Discrete",), _SOFT_DISCRETE),
+        *_family("off_policy", "td3:TD3", ("Box",), _DETERMINISTIC),
+        *_family("planning", "muzero:MuZero", ("Discrete",), _PLANNING, params_module="muzero_params"),
+        *_family("planning", "gumbel_muzero:GumbelMuZero", ("Discrete",), _GUMBEL),
+        *_family("planning", "efficientzero:EfficientZero", ("Discrete",), _EFFICIENT),
         *_family(
-            "ppo:PPO",
-            "ppo",
-            ("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
-            _POLICY_GRADIENT,
-            params_module="ppo_params",
-        ),
-        *_family("dqn:DQN", "dqn", ("Discrete",), _Q_LEARNING),
-        *_family("sac:SAC", "sac", ("Box",), _SOFT),
-        *_family("discrete_sac:DiscreteSAC", "sac", ("Discrete",), _SOFT_DISCRETE),
-        *_family("td3:TD3", "td3", ("Box",), _DETERMINISTIC),
-        *_family("muzero:MuZero", "muzero", ("Discrete",), _PLANNING, params_module="muzero_params"),
-        *_family(
+            "planning",
             "scalezero:ScaleZero",
-            "scalezero",
             ("Discrete",),
             _MANY_TASKS,
             params_module="scalezero_params",
+            train="rl_training.runtime.scalezero_trainer:train_scalezero",
             many_tasks=True,
         ),
     )
@@ -144,27 +106,70 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
 
 def get_algorithm_spec(name: str) -> AlgorithmSpec:
     """Return the algorithm called `name`; an unknown name suggests the nearest ones."""
-    if name not in ALGORITHMS:
+    spec = find_algorithm(name)
+    if spec is None:
         raise ConfigError(unknown_algorithm(name))
-    return ALGORITHMS[name]
+    return spec
+
+
+def find_algorithm(name: Any) -> AlgorithmSpec | None:
+    """Return the algorithm called `name`, None where there is none of this name.
+
+    Code of the user's own that was not admitted before counts as named by a loaded file.
+    """
+    if not isinstance(name, str):
+        return None
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    code = algorithm_code(name)
+    if code is None:
+        return None
+    value = load_object(code, place=_PLACE, fits=lambda found: isinstance(found, AlgorithmSpec), wanted="AlgorithmSpec")
+    return check_spec(value, name)
+
+
+def algorithm_code(name: Any) -> str | None:
+    """Return the `module:SPEC` that an algorithm's name stands for, None of this package's own and of unknown ones."""
+    if not isinstance(name, str) or name in ALGORITHMS:
+        return None
+    if split_name(name)[0]:
+        return name
+    found = {entry.value: entry for entry in _installed(name)}
+    if len(found) > 1:
+        raise ConfigError(
+            f"{_PLACE}: several packages offer an algorithm `{name}`: {', '.join(sorted(found))}; name one of these"
+        )
+    return next(iter(found), None)
+
+
+def admit_algorithm(name: Any, loaded: LoadedFrom | None = None) -> None:
+    """Import the code that an algorithm's name stands for; `loaded` says that the user did not write the name."""
+    code = algorithm_code(name)
+    if code is not None:
+        admit(code, place=_PLACE, loaded=loaded)
+
+
+def installed_algorithms() -> dict[str, str]:
+    """Return the names that installed packages offer, each with its `module:SPEC`; nothing is imported."""
+    return {entry.name: entry.value for entry in sorted(_installed()) if entry.name not in ALGORITHMS}
 
 
 def list_algorithm_specs() -> list[AlgorithmSpec]:
-    """Return every algorithm, ordered by name."""
+    """Return every algorithm of this package, ordered by name."""
     return [ALGORITHMS[name] for name in list_algorithms()]
 
 
 def list_algorithms() -> list[str]:
-    """Return the names of the algorithms in alphabetical order."""
+    """Return the names of this package's algorithms in alphabetical order."""
     return sorted(ALGORITHMS)
 
 
 def unknown_algorithm(name: str) -> str:
-    """Return the sentence for a name that is not in the registry."""
-    hint = did_you_mean(name, ALGORITHMS) or f"; known algorithms: {', '.join(list_algorithms())}"
+    """Return the sentence for a name that nothing stands for."""
+    known = sorted({*ALGORITHMS, *installed_algorithms()})
+    hint = did_you_mean(name, known) or f"; known algorithms: {', '.join(known)}; {_ELSEWHERE}"
     return f"unknown algorithm `{name}`{hint}"
 
 
-def _load(target: str) -> Any:
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+def _installed(name: str | None = None) -> list[EntryPoint]:
+    return list(entry_points(group=ENTRY_POINTS) if name is None else entry_points(group=ENTRY_POINTS, name=name))

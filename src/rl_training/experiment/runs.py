@@ -63,10 +63,15 @@ def sanitize(env_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", without_directories).strip("-.") or "env"
 
 
+def algorithm_word(algo: str) -> str:
+    """Return an algorithm's name fit for the names of files and entries: one of the user's own has a colon."""
+    return sanitize(algo) if ":" in algo else algo
+
+
 def run_name(algo: str, env_id: str, seed: int) -> str:
     """Return the name of a run that starts now."""
     timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"{algo}__{sanitize(env_id)}__seed{seed}__{timestamp}"
+    return f"{algorithm_word(algo)}__{sanitize(env_id)}__seed{seed}__{timestamp}"
 
 
 def create_run_directory(output_dir: Path, algo: str, env_id: str, seed: int) -> Path:
@@ -118,6 +123,7 @@ def new_metadata(
         "git": git_state(),
         "user_code": [dict(record) for record in user_code],
         "hardware": hardware(),
+        "acceleration": {"kernel": None, "reason": None},
         "resume_mode": resume_mode,
         "parent": None if parent is None else dict(parent),
         "notices": [],

@@ -176,6 +176,19 @@ class Logged(_Plain):
     names: list[Text] = []
 
 
+class GivenMetrics(_Plain):
+    """Metrics that environments gave since the last row."""
+
+    sums: dict[str, FiniteFloat] = {}
+    counts: dict[str, Annotated[int, Ge(1), Le(LARGEST_COUNT)]] = {}
+
+    @model_validator(mode="after")
+    def _both_have_the_same_names(self) -> GivenMetrics:
+        if self.sums.keys() != self.counts.keys():
+            raise ValueError("sums and counts have different names")
+        return self
+
+
 class Counters(_Plain):
     """What a run knows about itself."""
 
@@ -192,6 +205,7 @@ class Counters(_Plain):
     metrics: Means
     episodes: Episodes
     task_episodes: dict[str, Episodes] = {}
+    env_metrics: GivenMetrics = GivenMetrics()
     logged: Logged = Logged()
 
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rl_training.experiment.registry import ALGORITHMS
+from rl_training.experiment.registry import find_algorithm
 from rl_training.experiment.validation import check_value
 
 WARM_UP = "learning_starts"
@@ -30,9 +30,10 @@ def scaled_warm_up(values: Mapping[str, Any], *, chosen: bool, horizon: Any, ori
     or the algorithm's defaults. What validation will refuse is left to it.
     """
     algo, total, settings = values.get("algo"), values.get("total_timesteps"), values.get("algo_kwargs") or {}
-    if chosen or not isinstance(algo, str) or algo not in ALGORITHMS or not isinstance(settings, Mapping):
+    spec = None if chosen else find_algorithm(algo)
+    if spec is None or not isinstance(settings, Mapping):
         return None
-    defaults = {field.name: field.default for field in dataclasses.fields(ALGORITHMS[algo].load_params())}
+    defaults = {field.name: field.default for field in dataclasses.fields(spec.load_params())}
     steps = _count(settings.get(WARM_UP, defaults.get(WARM_UP)))
     total, horizon = _count(total), _count(horizon)
     if total >= horizon or 2 * steps < total or not steps:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_training.errors import AxiomError, CheckpointError, ConfigError
-from rl_training.experiment.benchmarking import SweepSummary, new_summary_path, read_summary
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.benchmarking import SweepSummary, new_summary_path, read_summary, run_place
 from rl_training.experiment.checkpoints import newest_sound_checkpoint
 from rl_training.experiment.config import TrainConfig, config_differences, config_to_dict, validate_config
 from rl_training.experiment.config_blocks import BenchmarkParams
 from rl_training.experiment.manager import ExperimentManager
-from rl_training.experiment.run_code import admit_code, recorded_code
-from rl_training.experiment.runs import give_up_run, read_metadata
+from rl_training.experiment.run_code import admit_code, loaded_from_sweep
+from rl_training.experiment.runs import give_up_run
 from rl_training.experiment.sweeps import COMPLETED, SeedSweepPlan, resolve_benchmark_seeds
-from rl_training.experiment.user_code import CodeUse, LoadedFrom, adopted
+from rl_training.experiment.user_code import CodeUse, adopted
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.executors import Executor, SerialExecutor
 from rl_training.runtime.process_executor import ProcessExecutor
@@ -81,14 +80,15 @@ def setup_sweep(
         path = continue_from
         config = _fitted(config, known, path)
     run_config = dataclasses.replace(config, benchmark={})
-    loaded = None if known is None else LoadedFrom(f"sweep {path}", _recorded(known, path.parent), trust_code)
+    loaded = None if known is None else loaded_from_sweep(path, trust_code=trust_code)
     code = admit_code(run_config, loaded)
     with adopted(code):
         setup = RunSetup(run_config, None)  # a mistake is one error here, and would be a failure of every seed later
     executor = _make_executor(config, setup)
     if callbacks and not isinstance(executor, SerialExecutor):
         raise ConfigError(
-            "callbacks: they cannot cross processes; train with jobs 1 and executor serial, or without callbacks"
+            "callbacks: objects cannot cross processes; name their classes by the key `callbacks` of the "
+            "configuration, or train with jobs 1 and executor serial"
         )
     if isinstance(executor, RayExecutor) and setup.torch.threads.by_machine:
         # Chosen by the cores of this machine: others may have more or fewer, and would round differently.
@@ -104,21 +104,6 @@ def setup_sweep(
 
     plan = SeedSweepPlan(resolve_benchmark_seeds(config))
     return BenchmarkRunner(plan, make_runner, path, config=config_to_dict(config), executor=executor, known=known)
-
-
-def _recorded(known: SweepSummary, directory: Path) -> list[Mapping[str, str]]:
-    """Return what the runs of a sweep say about the code that they used."""
-    records: list[Mapping[str, str]] = []
-    for run_dir in (record.run_dir for record in known.runs if record.run_dir is not None):
-        with contextlib.suppress(AxiomError):  # a run that is gone or damaged tells nothing
-            records += recorded_code(read_metadata(_place_of(run_dir, directory)))
-    return records
-
-
-def _place_of(run_dir: Path, directory: Path) -> Path:
-    """Return where a run is now: a summary may have been moved together with its runs."""
-    beside = directory / run_dir.name
-    return beside if beside.is_dir() else run_dir
 
 
 def refuse_executor_without_seeds(config: TrainConfig) -> None:
@@ -178,7 +163,7 @@ def _unfinished_runs(known: SweepSummary, directory: Path) -> tuple[dict[int, Pa
     for record in known.runs:
         if record.status == COMPLETED or record.run_dir is None:
             continue
-        run_dir = _place_of(record.run_dir, directory)
+        run_dir = run_place(record.run_dir, directory)
         try:
             newest_sound_checkpoint(run_dir)
             sound[record.seed] = run_dir

@@ -76,7 +76,7 @@ def check_value(hint: Any, value: Any, path: KeyPath) -> tuple[Any, list[Problem
         return _check_nested(nested, value, path)
     if get_origin(strip_metadata(hint)) is dict:
         return _check_mapping(hint, value, path)
-    value = _as_intended_number(value, hint)
+    value = _as_intended_number(_as_intended_word(value, hint), hint)
     if _has_non_finite(value):
         return None, [Problem(path, f"must be {describe(hint)}, got {value!r:.200}, which is not finite")]
     from pydantic import ValidationError
@@ -211,6 +211,12 @@ def _as_intended_number(value: Any, hint: Any) -> Any:
     if isinstance(value, float) and int in types and float not in types and value.is_integer():
         return int(value)
     return value
+
+
+def _as_intended_word(value: Any, hint: Any) -> Any:
+    """Turn the booleans that YAML 1.1 makes of `off` and `on` into the words, where the field has them as options."""
+    word = "on" if value is True else "off"
+    return word if isinstance(value, bool) and word in literal_options(hint) else value
 
 
 def _has_non_finite(value: Any) -> bool:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.data.observations import Observation
 from rl_training.models.distributions import Distribution
-from rl_training.models.encoders import has_weights, make_encoder
+from rl_training.models.encoders import Encoder, has_weights
 from rl_training.models.heads import make_action_head
-from rl_training.models.layers import StackedMLP, linear, linear_backward
+from rl_training.models.layers import StackedMLP, linear
 
 ACTOR = 0  # the first of the two stacks; the second is the critic's
 DEFAULT_HIDDEN_SIZES = (64, 64)
-
-
-class Trace(NamedTuple):
-    """What the networks made of a batch, for `backward`."""
-
-    hidden: list[Tensor]  # the stacks' trace
-    output: Tensor  # [B, outputs] of the action head's layer
-    value: Tensor  # [B]
 
 
 class ActorCritic(nn.Module):
@@ -31,19 +24,20 @@ class ActorCritic(nn.Module):
 
     def __init__(
         self,
-        observation_space: Space[Any],
+        encoder: Encoder,
         action_space: Space[Any],
         *,
-        hidden_sizes: tuple[int, ...] | None,
-        activation: str,
-        orthogonal_init: bool,
-        log_std: str,
-        log_std_init: float,
-        use_sde: bool,
+        hidden_sizes: tuple[int, ...] | None = None,
+        activation: str = "tanh",
+        orthogonal_init: bool = True,
+        log_std: str = "state_independent",
+        log_std_init: float = 0.0,
+        use_sde: bool = False,
         generator: torch.Generator,
     ) -> None:
+        """`hidden_sizes` None takes the default widths after an encoder without weights, none after one with."""
         super().__init__()
-        self.encoder = make_encoder(observation_space, orthogonal=orthogonal_init, generator=generator)
+        self.encoder = encoder
         if hidden_sizes is None:
             hidden_sizes = () if has_weights(self.encoder) else DEFAULT_HIDDEN_SIZES
         self.stacks = StackedMLP(
@@ -74,21 +68,6 @@ class ActorCritic(nn.Module):
         distribution: Distribution = self.head(self.policy_latent(observation), mask)
         return distribution
 
-    @property
-    def plain(self) -> bool:
-        """Whether `backward` knows the gradient of all weights."""
-        return not has_weights(self.encoder) and self.stacks.slope is not None and self.head.plain
-
-    def trace(self, observation: Observation) -> Trace:
-        """Return what `forward` makes its distributions of, without autograd, for `backward`."""
-        hidden = self.stacks.trace(self.encoder(observation))
-        actor, critic = hidden[-1].unbind(0)
-        return Trace(hidden, self.head.linear(actor), self.value_head(critic).squeeze(-1))
-
-    def backward(self, trace: Trace, by_policy: tuple[Tensor, ...], by_value: Tensor) -> None:
-        """Overwrite the gradients, given a loss's by the policy, as its distribution tells, and by the values [B]."""
-        actor, critic = trace.hidden[-1].unbind(0)
-        by_latent = self.stacks.room(trace.hidden[-1])
-        self.head.backward(actor, by_policy, out=by_latent[ACTOR])
-        linear_backward(self.value_head, critic, by_value.unsqueeze(1), out=by_latent[1 - ACTOR])
-        self.stacks.backward(trace.hidden, by_latent)
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return actions [B, ...] in the form the environment takes."""
+        return self.head.env_action(action)

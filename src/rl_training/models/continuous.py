@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,10 @@ from rl_training.data.observations import Observation
 from rl_training.errors import ConfigError
 from rl_training.models.batch_renorm import RenormalizedMLP
 from rl_training.models.distributions import LOG_SQRT_2PI
-from rl_training.models.encoders import Encoder, has_weights, make_encoder
+from rl_training.models.encoders import Encoder
 from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.heads import LOG_STD_RANGE
-from rl_training.models.layers import StackedMLP, gradient_of, linear
+from rl_training.models.layers import StackedMLP, linear
 
 SDE_MEAN_LIMIT = 2.0  # beyond it tanh is flat, and the noise could not bring the mean back
 
@@ -64,30 +64,12 @@ class ActionScale:
         return np.clip(stretched, self.low, self.high).astype(self.dtype, copy=False)
 
 
-class SampleTrace(NamedTuple):
-    """Sampled actions and what their gradient needs; B is the batch size."""
-
-    hidden: list[Tensor]  # the hidden layers' trace
-    log_std: Tensor  # [B, size] before it is clamped
-    spread: Tensor  # [B, size] noise times standard deviation
-    action: Tensor  # [B, size]
-    log_prob: Tensor  # [B]
-
-    def split(self, size: int) -> list[SampleTrace]:
-        """Return the traces of every `size` samples."""
-        rows = [slice(start, start + size) for start in range(0, len(self.action), size)]
-        return [
-            SampleTrace([layer[:, part] for layer in self.hidden], *(tensor[part] for tensor in self[1:]))
-            for part in rows
-        ]
-
-
 class SquashedActor(nn.Module):
     """A normal distribution squashed by tanh; with `use_sde` its noise is a function of the latent."""
 
     def __init__(
         self,
-        observation_space: Space[Any],
+        encoder: Encoder,
         size: int,
         *,
         hidden_sizes: tuple[int, ...],
@@ -100,7 +82,7 @@ class SquashedActor(nn.Module):
         """With `renorm_warmup`, training passes to warm up, the layers are batch-renormalised."""
         super().__init__()
         self.size = size
-        self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
+        self.encoder = encoder
         self.hidden = _networks(1, self.encoder.width, hidden_sizes, activation, renorm_warmup, generator=generator)
         width = self.hidden.outputs
         self.mean = linear(width, size, orthogonal=False, generator=generator)
@@ -127,36 +109,6 @@ class SquashedActor(nn.Module):
         mean, log_std = self(observation)
         raw = mean + log_std.exp() * noise
         return torch.tanh(raw), squashed_log_prob(raw, noise, log_std)
-
-    @property
-    def plain(self) -> bool:
-        """Whether `backward` knows the gradient of all weights."""
-        return self.log_std_head is not None and _is_plain(self.encoder, self.hidden)
-
-    def trace(self, observation: Observation, noise: Tensor) -> SampleTrace:
-        """Do what `sample` does, without autograd, for `backward`."""
-        assert self.log_std_head is not None
-        hidden = self.hidden.trace(self.encoder(observation))
-        latent = hidden[-1][0]
-        free = self.log_std_head(latent)
-        log_std = free.clamp(*LOG_STD_RANGE)
-        spread = log_std.exp() * noise
-        raw = self.mean(latent) + spread
-        return SampleTrace(hidden, free, spread, torch.tanh(raw), squashed_log_prob(raw, noise, log_std))
-
-    def backward(self, trace: SampleTrace, by_action: Tensor, by_log_prob: Tensor) -> None:
-        """Overwrite the gradients, given a loss's by the actions [B, size] and by each log-probability [1]."""
-        assert self.log_std_head is not None
-        # Of log(1 - tanh(x)^2) the slope is -2 tanh(x).
-        by_raw = by_action * (1.0 - trace.action.square()) + 2.0 * by_log_prob * trace.action
-        free = (trace.log_std >= LOG_STD_RANGE[0]) & (trace.log_std <= LOG_STD_RANGE[1])
-        by_log_std = (by_raw * trace.spread - by_log_prob) * free
-        latent = trace.hidden[-1][0]
-        for head, gradient in ((self.mean, by_raw), (self.log_std_head, by_log_std)):
-            torch.mm(gradient.t(), latent, out=gradient_of(head.weight))
-            torch.sum(gradient, 0, out=gradient_of(head.bias))
-        by_latent = torch.addmm(by_raw @ self.mean.weight, by_log_std, self.log_std_head.weight)
-        self.hidden.backward(trace.hidden, by_latent.unsqueeze(0))
 
     def mode(self, observation: Observation) -> Tensor:
         """Return the squashed means [B, size]."""
@@ -194,17 +146,12 @@ def _networks(
     return RenormalizedMLP(*shape, warmup=renorm_warmup, orthogonal=False, generator=generator, outputs=outputs)
 
 
-def _is_plain(encoder: Encoder, networks: StackedMLP) -> bool:
-    """Whether nothing but perceptrons whose gradient is known by hand has weights."""
-    return not has_weights(encoder) and not isinstance(networks, RenormalizedMLP) and networks.slope is not None
-
-
 class DeterministicActor(nn.Module):
     """One action per observation, squashed by tanh."""
 
     def __init__(
         self,
-        observation_space: Space[Any],
+        encoder: Encoder,
         size: int,
         *,
         hidden_sizes: tuple[int, ...],
@@ -212,26 +159,12 @@ class DeterministicActor(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
+        self.encoder = encoder
         self.network = _networks(1, self.encoder.width, hidden_sizes, activation, generator=generator, outputs=size)
 
     def forward(self, observation: Observation) -> Tensor:
         """Return actions [B, size]."""
         return torch.tanh(self.network.one(0, self.encoder(observation)))
-
-    @property
-    def plain(self) -> bool:
-        """Whether `backward` knows the gradient of all weights."""
-        return _is_plain(self.encoder, self.network)
-
-    def trace(self, observation: Observation) -> tuple[list[Tensor], Tensor]:
-        """Return the layers' trace and the actions [B, size], without autograd."""
-        hidden = self.network.trace(self.encoder(observation))
-        return hidden, torch.tanh(hidden[-1][0])
-
-    def backward(self, hidden: list[Tensor], action: Tensor, by_action: Tensor) -> None:
-        """Overwrite the gradients, given a loss's by the traced actions [B, size]."""
-        self.network.backward(hidden, (by_action * (1.0 - action.square())).unsqueeze(0))
 
 
 class StackedCritic(nn.Module):
@@ -239,7 +172,7 @@ class StackedCritic(nn.Module):
 
     def __init__(
         self,
-        observation_space: Space[Any],
+        encoder: Encoder,
         size: int,
         *,
         count: int,
@@ -252,7 +185,7 @@ class StackedCritic(nn.Module):
         """With `renorm_warmup`, training passes to warm up, the layers are batch-renormalised."""
         super().__init__()
         self.outputs = outputs
-        self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
+        self.encoder = encoder
         inputs = self.encoder.width + size
         self.networks = _networks(
             count, inputs, hidden_sizes, activation, renorm_warmup, generator=generator, outputs=outputs
@@ -266,23 +199,6 @@ class StackedCritic(nn.Module):
     def first(self, observation: Observation, action: Tensor) -> Tensor:
         """Return the values [B, outputs] of the first critic alone."""
         return self.networks.one(0, self._features(observation, action))
-
-    @property
-    def plain(self) -> bool:
-        """Whether `backward` knows the gradient of all weights."""
-        return _is_plain(self.encoder, self.networks)
-
-    def trace(self, observation: Observation, action: Tensor, count: int | None = None) -> list[Tensor]:
-        """Return what the networks, or the first `count`, make of the pairs, the values last, without autograd."""
-        return self.networks.trace(self._features(observation, action), count)
-
-    def backward(self, trace: list[Tensor], gradient: Tensor) -> None:
-        """Overwrite the gradients, given a loss's gradient [count, B, outputs] by the traced values."""
-        self.networks.backward(trace, gradient)
-
-    def action_gradient(self, trace: list[Tensor], gradient: Tensor) -> Tensor:
-        """Return a loss's gradient [B, size] by the actions, given that by the traced values."""
-        return self.networks.input_gradient(trace, gradient, self.encoder.width)
 
     def _features(self, observation: Observation, action: Tensor) -> Tensor:
         return torch.cat((self.encoder(observation), action), dim=1)

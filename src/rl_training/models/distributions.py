@@ -58,16 +58,6 @@ class Categorical:
         """Return the entropies [B]."""
         return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
 
-    def gradient(self, action: Tensor, by_log_prob: Tensor, by_entropy: float | Tensor) -> tuple[Tensor]:
-        """Return a loss's gradient by the logits [B, n], given those by log_prob(action) [B] and each entropy."""
-        probs = self.log_probs.exp()
-        by_logits = probs * -by_log_prob.unsqueeze(1)
-        by_logits.scatter_add_(1, action.unsqueeze(1), by_log_prob.unsqueeze(1))
-        if isinstance(by_entropy, Tensor) or by_entropy:
-            weighted = probs * self.log_probs
-            by_logits -= by_entropy * (weighted - probs * weighted.sum(dim=1, keepdim=True))
-        return (by_logits,)
-
 
 class MultiCategorical:
     """Several independent choices, from the parts of concatenated logits [B, sum(n)]."""
@@ -144,10 +134,3 @@ class DiagonalGaussian:
     def entropy(self) -> Tensor:
         """Return the entropies [B]."""
         return (self.log_std + (0.5 + LOG_SQRT_2PI)).sum(dim=-1)
-
-    def gradient(self, action: Tensor, by_log_prob: Tensor, by_entropy: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Return a loss's by mean and log_std [B, d] each, given those by log_prob(action) [B] and each entropy."""
-        inverse = torch.exp(-self.log_std)
-        standard = (action - self.mean) * inverse
-        by_log_prob = by_log_prob.unsqueeze(1)
-        return by_log_prob * standard * inverse, by_log_prob * (standard.square() - 1) + by_entropy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -137,6 +137,13 @@ def make_encoder(
     return VectorEncoder(space)
 
 
-def has_weights(encoder: Encoder) -> bool:
+class EncoderFactory(Protocol):
+    """Makes the encoder of a network for an observation space."""
+
+    def __call__(self, space: Space[Any], *, orthogonal: bool, generator: torch.Generator) -> Any:
+        """Return a module with an int `width` that maps observations [B, ...] to features [B, width]."""
+
+
+def has_weights(encoder: nn.Module) -> bool:
     """Whether the encoder learns features of its own."""
     return any(True for _ in encoder.parameters())

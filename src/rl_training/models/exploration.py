@@ -55,11 +55,11 @@ class ExplorationMatrices:
         return self._matrices
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the matrices and their age, as a part of the algorithm's own state."""
-        return {"exploration": self._matrices, "exploration_age": self._age}
+        """Return the matrices and their age."""
+        return {"matrices": self._matrices, "age": self._age}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on; of the algorithm's state only this part is looked at."""
-        matrices = state["exploration"]
+        """Go on with the saved matrices."""
+        matrices = state["matrices"]
         self._matrices = None if matrices is None else matrices.to(self.device)
-        self._age = state["exploration_age"]
+        self._age = state["age"]

@@ -19,7 +19,7 @@ from rl_training.models.distributions import (
     mask_logits,
 )
 from rl_training.models.exploration import marginal_log_std, matrix_noise
-from rl_training.models.layers import gradient_of, linear, linear_backward
+from rl_training.models.layers import linear
 
 POLICY_GAIN = 0.01  # a near-uniform first policy explores best (Andrychowicz et al. 2021, arXiv 2006.05990)
 LOG_STD_RANGE = (-20.0, 2.0)
@@ -27,9 +27,6 @@ LOG_STD_RANGE = (-20.0, 2.0)
 
 class ActionHead(nn.Module):
     """Base of the heads: a linear layer on the policy's latent."""
-
-    plain = False
-    """Whether the distribution is made of the layer's output, and tells its gradient."""
 
     def __init__(
         self, space: Space[Any], latent: int, outputs: int, *, orthogonal: bool, generator: torch.Generator
@@ -46,13 +43,6 @@ class ActionHead(nn.Module):
         """Return the distribution for outputs of the layer."""
         raise TypeError(f"{type(self).__name__} has no distribution of its layer's output alone")
 
-    def backward(self, latent: Tensor, gradient: tuple[Tensor, ...], *, out: Tensor) -> None:
-        """Overwrite the gradients, given a loss's by what the distribution is made of: the layer's outputs first.
-
-        `out` [B, latent] gets that by the latents.
-        """
-        linear_backward(self.linear, latent, gradient[0], out=out)
-
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the actions [B, ...] in the form the environment takes."""
         return action.cpu().numpy()
@@ -60,8 +50,6 @@ class ActionHead(nn.Module):
 
 class CategoricalHead(ActionHead):
     """Discrete actions."""
-
-    plain = True
 
     def __init__(self, space: spaces.Discrete, latent: int, *, orthogonal: bool, generator: torch.Generator) -> None:
         super().__init__(space, latent, int(space.n), orthogonal=orthogonal, generator=generator)
@@ -138,8 +126,6 @@ class BoxHead(ActionHead):
 class GaussianHead(BoxHead):
     """Box actions with one learned log standard deviation per dimension."""
 
-    plain = True
-
     def __init__(
         self,
         space: spaces.Box,
@@ -155,11 +141,6 @@ class GaussianHead(BoxHead):
     def distribution(self, output: Tensor, mask: Tensor | None) -> DiagonalGaussian:
         """Return independent normal variables."""
         return DiagonalGaussian(output, self.log_std)
-
-    def backward(self, latent: Tensor, gradient: tuple[Tensor, ...], *, out: Tensor) -> None:
-        """Overwrite the gradients, those of the standard deviations too."""
-        super().backward(latent, gradient, out=out)
-        torch.sum(gradient[1], 0, out=gradient_of(self.log_std))
 
 
 class StateDependentGaussianHead(BoxHead):

@@ -36,7 +36,9 @@ class FlatOptimizer:
     are called because its optimizer classes spend more time on bookkeeping than on a small network's arithmetic.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], rule: str, *, eps: float, beta1: float = ADAM_BETA1) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], rule: str = "adam", *, eps: float = 1e-5, beta1: float = ADAM_BETA1
+    ) -> None:
         """Take over the parameters, which must be of one dtype and on their final device."""
         self.rule = rule
         self.eps = eps
@@ -58,9 +60,13 @@ class FlatOptimizer:
 
     def step(self, loss: Tensor, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
         """Descend along the gradient of `loss` and return the gradient's norm before clipping."""
+        self.backward(loss)
+        return self.descend(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
+
+    def backward(self, loss: Tensor) -> None:
+        """Overwrite the gradient by that of `loss`."""
         self.gradient.zero_()
         loss.backward()
-        return self.descend(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
 
     @torch.no_grad()
     def descend(self, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
@@ -69,6 +75,7 @@ class FlatOptimizer:
         if max_grad_norm is not None:
             self.gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         self._apply(learning_rate)
+        torch.autograd.graph.increment_version(self.values)  # which the fused kernel leaves out
         self._steps += 1
         if self._steps % STEPS_BETWEEN_SWEEPS == 0:
             self._sweep()

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from gymnasium import Space
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rl_training.data.observations import Observation
-from rl_training.models.encoders import make_encoder
+from rl_training.models.encoders import Encoder
 from rl_training.models.layers import initialize, linear
 from rl_training.models.scalar_support import expected_scalar
 
@@ -39,7 +38,7 @@ class PlanningNetwork(nn.Module):
 
     def __init__(
         self,
-        observation_space: Space[Any],
+        encoder: Encoder,
         actions: int,
         *,
         latent_size: int,
@@ -54,7 +53,7 @@ class PlanningNetwork(nn.Module):
         super().__init__()
         options: dict[str, Any] = {"orthogonal": False, "generator": generator}
         self.latent_size = latent_size
-        self.encoder = make_encoder(observation_space, orthogonal=True, generator=generator)
+        self.encoder = encoder
         self.representation = Block(self.encoder.width, hidden_size, latent_size, generator=generator)
         self.action_rows = nn.Parameter(torch.empty(actions, hidden_size))
         nn.init.uniform_(self.action_rows, -(actions**-0.5), actions**-0.5, generator=generator)

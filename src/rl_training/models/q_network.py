@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.data.observations import Observation
-from rl_training.models.encoders import has_weights, make_encoder
+from rl_training.models.encoders import Encoder, has_weights
 from rl_training.models.layers import MLP
 from rl_training.models.noisy import NoisyLinear, NoisyMLP
 
@@ -21,7 +18,7 @@ class QNetwork(nn.Module):
 
     def __init__(
         self,
-        observation_space: Space[Any],
+        encoder: Encoder,
         num_actions: int,
         *,
         outputs: int,
@@ -35,7 +32,7 @@ class QNetwork(nn.Module):
         super().__init__()
         self.num_actions = num_actions
         self.outputs = outputs
-        self.encoder = make_encoder(observation_space, orthogonal=False, generator=generator)
+        self.encoder = encoder
         if hidden_sizes is None:
             hidden_sizes = () if has_weights(self.encoder) else DEFAULT_HIDDEN_SIZES
         widths = (self.encoder.width, *hidden_sizes)
@@ -51,13 +48,6 @@ class QNetwork(nn.Module):
             return advantage
         value = _through(self.value, features, noisy).unsqueeze(1)
         return value + advantage - advantage.mean(dim=1, keepdim=True)
-
-    @property
-    def plain_sizes(self) -> tuple[int, ...] | None:
-        """The widths, from input to output, of the one perceptron with ReLU that is all there is to learn, if it is."""
-        stream = self.advantage
-        alone = self.value is None and self.outputs == 1 and not has_weights(self.encoder)
-        return stream.sizes if alone and isinstance(stream, MLP) and stream.activation is torch.relu else None
 
     def resample(self, generator: torch.Generator) -> None:
         """Draw fresh noise for every noisy layer."""

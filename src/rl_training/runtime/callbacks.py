@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,8 +88,15 @@ class Callback:
 class CallbackList:
     """Several callbacks called in order."""
 
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self.callbacks = list(callbacks)
+    def __init__(self, callbacks: Iterable[Callback], *, named: Mapping[str, Callback] | None = None) -> None:
+        """`named` are those of the configuration by the keys that hold them; they are called first."""
+        self._by_key = dict(named or {})
+        counts: Counter[str] = Counter()
+        for callback in callbacks:  # counted within a class, so that adding another kind disturbs none
+            name = type(callback).__name__
+            counts[name] += 1
+            self._by_key[f"{name}-{counts[name]}"] = callback
+        self.callbacks = list(self._by_key.values())
 
     def __bool__(self) -> bool:
         """Whether there is anybody to call."""
@@ -106,24 +114,14 @@ class CallbackList:
             raise errors[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return every callback's state under its position and class name."""
-        return {key: state for key, callback in self._named() if (state := callback.state_dict())}
+        """Return every callback's state under its key, or under its class and number."""
+        return {key: state for key, callback in self._by_key.items() if (state := callback.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put state back; a callback that was not there when it was saved starts fresh."""
-        for key, callback in self._named():
+        for key, callback in self._by_key.items():
             if key in state:
                 callback.load_state_dict(state[key])
-
-    def _named(self) -> list[tuple[str, Callback]]:
-        """Name callbacks by class and by count within it, so that adding another kind disturbs none."""
-        counts: dict[str, int] = {}
-        named = []
-        for callback in self.callbacks:
-            name = type(callback).__name__
-            counts[name] = counts.get(name, 0) + 1
-            named.append((f"{name}-{counts[name]}", callback))
-        return named
 
 
 class EarlyStopping(Callback):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.base import OffPolicyAlgorithm, OnPolicyAlgorithm
 from rl_training.data.observations import NumpyObservation, Observation, map_observation, to_tensor
 from rl_training.data.replay import Replay
 from rl_training.data.rollout import Rollout, RolloutStorage
@@ -21,41 +22,6 @@ from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import EnvironmentFailure, NonFiniteError
 from rl_training.runtime.streams import derive_seeds
-
-
-class OnPolicyActor(Protocol):
-    """What collecting needs of an on-policy algorithm."""
-
-    def start_rollout(self) -> None:
-        """A new rollout begins."""
-
-    def act(self, observation: Observation, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-        """Return exploring actions."""
-
-    def env_action(self, action: Tensor) -> np.ndarray:
-        """Return actions in the form the environment takes."""
-
-    def values(self, observation: Observation) -> Tensor:
-        """Return the critic's values."""
-
-
-class OffPolicyActor(Protocol):
-    """What collecting needs of an algorithm with a replay."""
-
-    def act(
-        self,
-        observation: Observation,
-        mask: Tensor | None,
-        controls: Mapping[str, float],
-        generator: torch.Generator,
-    ) -> Tensor:
-        """Return exploring actions."""
-
-    def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-        """Return random legal actions."""
-
-    def env_action(self, action: Tensor) -> np.ndarray:
-        """Return actions in the form the environment takes."""
 
 
 @dataclass
@@ -125,7 +91,7 @@ class RolloutCollector(EnvironmentDriver):
     def __init__(
         self,
         env: VectorEnv,
-        actor: OnPolicyActor,
+        actor: OnPolicyAlgorithm,
         *,
         num_steps: int,
         seed: int,
@@ -145,6 +111,7 @@ class RolloutCollector(EnvironmentDriver):
 
     def collect(
         self,
+        controls: Mapping[str, float],
         *,
         interrupted: Callable[[], bool] = lambda: False,
         on_step: Callable[[StepBatch], None] = lambda step: None,
@@ -157,11 +124,11 @@ class RolloutCollector(EnvironmentDriver):
         while self._storage is None or not self._storage.full:
             if interrupted():
                 return None
-            on_step(self._step())
+            on_step(self._step(controls))
         return self._storage.on_device(self._observation, self.device)
 
-    def _step(self) -> StepBatch:
-        action = self.actor.act(*self._shown(), self.generator)
+    def _step(self, controls: Mapping[str, float]) -> StepBatch:
+        action = self.actor.act(*self._shown(), controls, self.generator)
         host_action = action.cpu().numpy()
         if self._storage is None:
             self._storage = self._allocate(host_action)
@@ -220,14 +187,9 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
         *,
         seed: int,
         device: torch.device,
-        on_ends: Callable[[np.ndarray], None] = lambda ended: None,
     ) -> None:
-        """`make_replay` gets an example of one step's action masks, if there are any.
-
-        `on_ends` hears [num_envs] where episodes ended or will not go on.
-        """
+        """`make_replay` gets an example of one step's action masks, if there are any."""
         super().__init__(env, seed=seed, device=device)
-        self.on_ends = on_ends
         self.replay = make_replay(self._mask)
         self.replay.begin(self._observation, self._mask)
 
@@ -249,9 +211,12 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
             step.action_mask,
         )
         if step.final_obs is not step.obs:  # some episode ended
-            self.on_ends(step.terminated | step.truncated)
+            self._end_episodes(step.terminated | step.truncated)
         self._observation, self._mask = step.obs, step.action_mask
         return step
+
+    def _end_episodes(self, ended: np.ndarray) -> None:
+        """Hear where episodes ended or will not go on, [num_envs]."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides what is collected next; the replay's rows are saved apart."""
@@ -261,7 +226,7 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
         """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
         self.replay.load_state_dict(state["replay"])
         if not self._load_env_state(state, step=step):
-            self.on_ends(np.ones(self.env.num_envs, dtype=bool))
+            self._end_episodes(np.ones(self.env.num_envs, dtype=bool))
             self.replay.begin(self._observation, self._mask)
 
 
@@ -271,22 +236,21 @@ class ReplayCollector(ReplayDriver[Replay]):
     def __init__(
         self,
         env: VectorEnv,
-        actor: OffPolicyActor,
+        actor: OffPolicyAlgorithm,
         make_replay: Callable[[np.ndarray, np.ndarray | None], Replay],
         *,
         seed: int,
         device: torch.device,
         generator: torch.Generator,
-        on_ends: Callable[[np.ndarray], None] = lambda ended: None,
     ) -> None:
-        """`make_replay` gets an example of one step's actions and, if there are any, action masks.
-
-        `on_ends` hears [num_envs] where episodes ended or will not go on.
-        """
+        """`make_replay` gets an example of one step's actions and, if there are any, action masks."""
         example = actor.random_actions(env.num_envs, None, torch.Generator(device)).cpu().numpy()
-        super().__init__(env, lambda mask: make_replay(example, mask), seed=seed, device=device, on_ends=on_ends)
+        super().__init__(env, lambda mask: make_replay(example, mask), seed=seed, device=device)
         self.actor = actor
         self.generator = generator
+
+    def _end_episodes(self, ended: np.ndarray) -> None:
+        self.actor.end_episodes(ended)
 
     def step(self, controls: Mapping[str, float], *, random: bool) -> StepBatch:
         """Take one step in every environment, with random actions where asked."""

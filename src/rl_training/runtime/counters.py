@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rl_training.runtime.env_metrics import EnvironmentMetrics
 from rl_training.runtime.logged import LoggedValues
 from rl_training.runtime.metrics import EpisodeStatistics, RunningMeans
 
@@ -32,6 +33,7 @@ class RunCounters:
         self.metrics = RunningMeans()
         self.episodes = EpisodeStatistics()
         self.task_episodes: dict[str, EpisodeStatistics] = {}  # of the tasks of a suite
+        self.env_metrics = EnvironmentMetrics()  # what environments gave since the last row
         self.logged = LoggedValues()  # what callbacks logged
         self._times = {"time_collect": 0.0, "time_update": 0.0, "time_eval": 0.0}
         self._resolved: dict[str, float] = {}  # scheduled scalars at the latest step
@@ -50,6 +52,7 @@ class RunCounters:
             "metrics": self.metrics.state_dict(),
             "episodes": self.episodes.state_dict(),
             **({"task_episodes": by_task} if by_task else {}),
+            **({"env_metrics": given} if (given := self.env_metrics.state_dict()) else {}),
             **({"logged": logged} if (logged := self.logged.state_dict()) else {}),
         }
 
@@ -59,6 +62,7 @@ class RunCounters:
             setattr(self, name, state[name.removeprefix("_")])
         self.metrics.load_state_dict(state["metrics"])
         self.episodes.load_state_dict(state["episodes"])
+        self.env_metrics.load_state_dict(state.get("env_metrics", {}))
         self.logged.load_state_dict(state.get("logged", {}))
         for task, episodes in state.get("task_episodes", {}).items():
             self.task_episodes[task] = EpisodeStatistics()

@@ -19,6 +19,7 @@ from rl_training.envs.slot import EnvSlot
 from rl_training.envs.spaces import same_form
 from rl_training.errors import AxiomError, NonFiniteError
 from rl_training.experiment.tasks import Task
+from rl_training.runtime.env_metrics import PREFIX, EnvironmentMetrics
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.streams import derive_seeds
 
@@ -44,6 +45,8 @@ class EpisodeResult:
     """Cut off by the step cap rather than by the environment."""
     task: str | None = None
     """The task's name in a suite."""
+    given: EnvironmentMetrics | None = None
+    """What the environment gave in `info["metrics"]`."""
 
     def as_row(self) -> dict[str, Any]:
         """Return the episode as `evaluations.jsonl` holds it."""
@@ -130,6 +133,7 @@ class _Game:
     mask: np.ndarray | None
     episode_return: float = 0.0
     length: int = 0
+    given: EnvironmentMetrics | None = None
 
 
 def _check_finite(games: Sequence[_Game], batch: NumpyObservation) -> None:
@@ -183,6 +187,9 @@ def play_episodes(
             game.observation, game.mask = step.obs, step.action_mask
             game.episode_return += float(step.reward)
             game.length += 1
+            if step.metrics is not None:
+                game.given = game.given or EnvironmentMetrics()
+                game.given.add(step.metrics)
             ended = step.terminated or step.truncated
             if not ended and game.length < step_cap:
                 going.append(game)
@@ -192,7 +199,9 @@ def play_episodes(
                     f"the evaluation episode of seed {game.seed} has a return that is NaN or infinite; the last good "
                     "checkpoint is kept. Repair the environment's reward"
                 )
-            results[game.index] = EpisodeResult(game.episode_return, game.length, game.seed, capped=not ended)
+            results[game.index] = EpisodeResult(
+                game.episode_return, game.length, game.seed, capped=not ended, given=game.given
+            )
             if waiting:
                 going.append(start(game.slot))
         games = going
@@ -204,6 +213,10 @@ def summarize(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
     if not episodes:
         return {}
     returns = np.array([episode.episode_return for episode in episodes])
+    given = EnvironmentMetrics()
+    for episode in episodes:
+        if episode.given is not None:
+            given.join(episode.given, episode.task)
     return {
         "eval_return_mean": float(returns.mean()),
         "eval_return_std": float(returns.std()),
@@ -211,6 +224,7 @@ def summarize(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
         "eval_return_max": float(returns.max()),
         "eval_length_mean": float(np.mean([episode.length for episode in episodes])),
         "eval_episodes": len(episodes),
+        **given.means(f"eval_{PREFIX}"),
     }
 
 

@@ -10,7 +10,7 @@ from rl_training.errors import AxiomError
 
 LONGEST_NAME = 200
 _OWN_NAMES = ("event", "global_step", "update_count", "steps_per_second", "epsilon", "stage", "gradient_norm")
-_OWN_PREFIXES = ("train_", "eval_", "time_", "loss_", "learning_rate")
+_OWN_PREFIXES = ("train_", "eval_", "env_", "time_", "loss_", "learning_rate")
 
 
 class LoggedValues:

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.errors import NonFiniteError
+from rl_training.errors import NonFiniteError, RunFailure
 
 EPISODE_WINDOW = 100
 WALL_CLOCK_FIELDS = ("steps_per_second", "time_collect", "time_update", "time_eval")
+RESERVED_FIELDS = ("event", "global_step", "update_count", *WALL_CLOCK_FIELDS)
+"""What a row holds besides metrics."""
 
 
 class RunningMeans:
@@ -32,11 +34,22 @@ class RunningMeans:
         """Add one report."""
         for name, value in metrics.items():
             if name in self._sums:
-                self._sums[name] = self._sums[name] + value
+                self._sums[name] = self._sums[name] + (value.detach() if value.requires_grad else value)
                 self._counts[name] += 1
             else:
-                self._sums[name] = value.detach()
+                self._sums[name] = self._checked(name, value).detach()
                 self._counts[name] = 1
+
+    def _checked(self, name: str, value: Any) -> Tensor:
+        """Refuse what an algorithm of the user's own may take for a metric."""
+        if not isinstance(value, Tensor) or value.numel() != 1 or value.dim():
+            what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise RunFailure(
+                f"`update` returned the metric `{name}` as {what}; return a tensor with one number, shape ()"
+            )
+        if name in RESERVED_FIELDS:
+            raise RunFailure(f"`update` returned a metric called `{name}`, which every row has already; rename it")
+        return value
 
     def means(self) -> dict[str, float]:
         """Return the mean of every scalar since the last `clear`."""

@@ -6,23 +6,24 @@ their number does not depend on how many environments step together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.data.hindsight import HindsightReplay
-from rl_training.data.replay import Replay, ReplayBatch
+from rl_training.data.replay import Replay
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
 from rl_training.envs.normalize import normalizers_of
 from rl_training.envs.vector import VectorEnv
+from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
-from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
 from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay
@@ -30,33 +31,16 @@ from rl_training.runtime.session import TrainingSession, TrainResult
 from rl_training.runtime.update_rate import say_small_replay, say_update_rate
 
 
-class OffPolicyAlgorithm(Protocol):
-    """What the loop needs of an algorithm."""
-
-    params: ReplayParams
-
-    def update(
-        self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Make one gradient step; return metrics and, for priorities, each transition's error."""
-
-
 def train_off_policy(
     config: TrainConfig,
     *,
     callbacks: Sequence[Callback] = (),
     checkpoint: ResumePoint | None = None,
-    on_marks: Callable[[OffPolicyAlgorithm, int, int], None] = lambda algorithm, before, after: None,
-    on_ends: Callable[[OffPolicyAlgorithm, np.ndarray], None] = lambda algorithm, ended: None,
 ) -> TrainResult:
-    """Train the configured algorithm.
-
-    `on_marks(algorithm, before, after)` runs before the updates of each step, `on_ends(algorithm, ended)` where
-    episodes ended, with one bool per environment.
-    """
+    """Train an off-policy algorithm as configured, or go on from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         env = session.setup.make_env(gamma=session.params.gamma, raw=True)
-        algorithm = session.setup.make_algorithm(session.streams.initial())
+        algorithm: OffPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
         collector = ReplayCollector(
             env,
             algorithm,
@@ -68,7 +52,6 @@ def train_off_policy(
             seed=session.config.seed,
             device=session.device,
             generator=session.streams["policy"],
-            on_ends=lambda ended: on_ends(algorithm, ended),
         )
         say_update_rate(
             session.params.updates_per_round / session.params.train_interval,
@@ -77,7 +60,7 @@ def train_off_policy(
         )
         session.start(algorithm, collector, [collector.replay])
         while not session.done:
-            _train_step(session, algorithm, collector, on_marks)
+            _train_step(session, algorithm, collector)
         return session.result()
 
 
@@ -132,13 +115,8 @@ def updates_due(before: int, after: int, params: ReplayParams, *, made: int, sto
     return rounds * params.updates_per_round
 
 
-def _train_step(
-    session: TrainingSession,
-    algorithm: OffPolicyAlgorithm,
-    collector: ReplayCollector,
-    on_marks: Callable[[OffPolicyAlgorithm, int, int], None],
-) -> None:
-    params = algorithm.params
+def _train_step(session: TrainingSession, algorithm: OffPolicyAlgorithm, collector: ReplayCollector) -> None:
+    params: ReplayParams = algorithm.params
     controls = session.controls()
     before = session.step
     with session.timed("collect"):
@@ -148,7 +126,7 @@ def _train_step(
     updates = updates_due(before, after, params, made=session.update_count, stored=collector.replay.size)
     metrics: dict[str, Tensor] = {}
     with session.timed("update"):
-        on_marks(algorithm, before, after)
+        algorithm.steps_taken(before, after)
         if updates:
             say_small_replay(session, collector.replay.size, params.batch_size)
             session.collected()
@@ -170,13 +148,14 @@ def learn(
     if isinstance(replay.sampler, PrioritizedSampler):
         for _ in range(updates):  # each draw depends on the errors of the one before
             (batch,), rows = replay.sample(size, draws, device, beta=controls["per_beta"])
-            report, errors = algorithm.update(batch, controls, session.streams["update"])
+            report = algorithm.update(batch, controls, session.streams["update"])
+            errors = report.pop("td_error", None)
             reports.append(report)
             if errors is not None:
                 replay.sampler.update(rows[0], errors.cpu().numpy())
     else:
         batches, _ = replay.sample(size, draws, device, count=updates)
-        reports = [algorithm.update(batch, controls, session.streams["update"])[0] for batch in batches]
+        reports = [algorithm.update(batch, controls, session.streams["update"]) for batch in batches]
     if len(reports) == 1:
         return reports[0]
     names = dict.fromkeys(name for report in reports for name in report)

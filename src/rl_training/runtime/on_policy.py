@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
-from rl_training.data.rollout import Rollout
+from rl_training.algorithms.base import OnPolicyAlgorithm
+from rl_training.experiment.checkpoints import ResumePoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import RolloutCollector
-from rl_training.runtime.session import TrainingSession
+from rl_training.runtime.session import TrainingSession, TrainResult
 
 
-class OnPolicyAlgorithm(Protocol):
-    """What the loop needs of an algorithm."""
+def train_on_policy(
+    config: TrainConfig, *, callbacks: Sequence[Callback] = (), checkpoint: ResumePoint | None = None
+) -> TrainResult:
+    """Train an on-policy algorithm as configured, or go on from a checkpoint."""
+    with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
+        env = session.setup.make_env(gamma=session.params.gamma)
+        algorithm: OnPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
+        collector = RolloutCollector(
+            env,
+            algorithm,
+            num_steps=session.params.num_steps,
+            seed=session.config.seed,
+            device=session.device,
+            generator=session.streams["policy"],
+        )
+        session.start(algorithm, collector)
+        while not session.done:
+            _train_step(session, algorithm, collector)
+        return session.result()
 
-    def update(self, rollout: Rollout, controls: Mapping[str, float], generator: torch.Generator) -> dict[str, Tensor]:
-        """Learn from one rollout and return metrics."""
 
-
-def run_on_policy(session: TrainingSession, algorithm: OnPolicyAlgorithm, collector: RolloutCollector) -> None:
-    """Train until the session is done."""
-    while not session.done:
-        with session.timed("collect"):
-            rollout = collector.collect(interrupted=lambda: session.interrupted, on_step=session.count_episodes)
-        if rollout is None:
-            return
-        session.collected()
-        with session.timed("update"):
-            metrics = algorithm.update(rollout, session.controls(), session.streams["update"])
-        session.advance(rollout.transitions, metrics)
+def _train_step(session: TrainingSession, algorithm: OnPolicyAlgorithm, collector: RolloutCollector) -> None:
+    controls = session.controls()
+    with session.timed("collect"):
+        rollout = collector.collect(controls, interrupted=lambda: session.interrupted, on_step=session.count_episodes)
+    if rollout is None:  # interrupted; what there is of it is saved
+        return
+    session.collected()
+    with session.timed("update"):
+        metrics = algorithm.update(rollout, controls, session.streams["update"])
+    session.advance(rollout.transitions, metrics)

@@ -10,25 +10,27 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.base import PlanningAlgorithm
 from rl_training.algorithms.muzero import MuZero, exploration
-from rl_training.algorithms.muzero_loss import UnrollBatch
-from rl_training.algorithms.planning_batches import BatchMaker, Draws
-from rl_training.algorithms.planning_params import PlanningParams
-from rl_training.algorithms.planning_targets import search_errors
+from rl_training.algorithms.planning.batches import BatchMaker, Draws
+from rl_training.algorithms.planning.params import PlanningParams
+from rl_training.algorithms.planning.targets import search_errors
+from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.data.trajectory_replay import TrajectoryReplay
 from rl_training.envs.normalize import normalizers_of
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
+from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.tasks import is_suite
-from rl_training.runtime.cadence import marks_between
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import make_sampler
 from rl_training.runtime.planning_collector import ActionTaker, PlanningCollector
@@ -105,9 +107,12 @@ def make_trajectory_replay(
 class PlanningLoop(ABC):
     """Steps and learns until the session is done."""
 
-    def __init__(self, session: TrainingSession, params: PlanningParams, replays: Sequence[TrajectoryReplay]) -> None:
+    def __init__(
+        self, session: TrainingSession, algorithm: PlanningAlgorithm, replays: Sequence[TrajectoryReplay]
+    ) -> None:
         self.session = session
-        self.params = params
+        self.algorithm: Any = algorithm
+        self.params: PlanningParams = algorithm.params
         self.replays = replays
         self.draws = Draws(
             replay=session.streams.numpy("replay"),
@@ -136,6 +141,7 @@ class PlanningLoop(ABC):
         updates = updates_between(before, after, self.params.replay_ratio, beyond=self.params.learning_starts)
         metrics: dict[str, Tensor] = {}
         with session.timed("update"):
+            self.algorithm.steps_taken(before, after)
             if updates:
                 smallest = min(replay.size for replay in self.replays)
                 say_small_replay(session, smallest, self.params.batch_size // len(self.replays))
@@ -201,8 +207,7 @@ class SingleTaskLoop(PlanningLoop):
     """MuZero's loop: one task, one replay."""
 
     def __init__(self, session: TrainingSession, algorithm: MuZero, collector: PlanningCollector) -> None:
-        super().__init__(session, algorithm.params, [collector.replay])
-        self.algorithm = algorithm
+        super().__init__(session, algorithm, [collector.replay])
         self.collector = collector
 
     def collect(self, controls: Mapping[str, float]) -> int:
@@ -214,7 +219,7 @@ class SingleTaskLoop(PlanningLoop):
     def update(self, controls: Mapping[str, float]) -> dict[str, Tensor]:
         """Make one gradient step and return its metrics."""
         batch = self.draw_batch(self.collector.replay, self.algorithm.batches, self.params.batch_size, controls)
-        return self.algorithm.update(batch, controls)
+        return self.algorithm.update(batch, controls, self.session.streams["update"])
 
 
 def updates_between(before: int, after: int, ratio: float, *, beyond: int) -> int:

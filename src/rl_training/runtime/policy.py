@@ -16,14 +16,17 @@ from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import holds_dtype, joined_spaces, mask_width, space_from_json
 from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
-from rl_training.experiment.config import TrainConfig, algorithm_params, validate_config
+from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.env_params import env_params
 from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.run_code import admit_policy_code, checkpoint_config, loaded_from, say_changed_code
 from rl_training.experiment.tasks import Task, choose_task, tasks_of
+from rl_training.runtime.acceleration import accelerate
 from rl_training.runtime.controls import resolve_num_simulations
 from rl_training.runtime.restored_state import check_form, checkpoint_fits, read_checked_state
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.size_limits import check_policy_size
+from rl_training.runtime.user_networks import encoder_argument
 
 
 class Actor(Protocol):
@@ -163,18 +166,24 @@ def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, 
     return batch, single
 
 
-def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu") -> Policy:
+def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu", trust_code: bool = False) -> Policy:
     """Return the policy in a checkpoint, a run directory or `.../checkpoints/best`, ready to `predict`.
 
-    A policy for several tasks acts in the one called `task`.
+    A policy for several tasks acts in the one called `task`. `trust_code` says that code of somebody else's that the
+    checkpoint names may be executed.
     """
-    policies = policies_from_checkpoint(verify_checkpoint(resolve_checkpoint(Path(path))), device=device)
+    checkpoint = verify_checkpoint(resolve_checkpoint(Path(path)))
+    config = checkpoint_config(checkpoint, trust_code=trust_code)
+    policies = policies_from_checkpoint(checkpoint, config, device=device, trust_code=trust_code)
+    say_changed_code(config, checkpoint)
     return policies[choose_task(list(policies), task)]
 
 
-def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Task, Policy]:
-    """Build the policy of a verified checkpoint for each of its tasks."""
-    config: TrainConfig = validate_config(checkpoint.config)
+def policies_from_checkpoint(
+    checkpoint: Checkpoint, config: TrainConfig, *, device: str, trust_code: bool = False
+) -> dict[Task, Policy]:
+    """Build the policy of a verified checkpoint, whose configuration is `config`, for each of its tasks."""
+    admit_policy_code(config, loaded_from(checkpoint, trust_code=trust_code))
     spec = get_algorithm_spec(config.algo)
     state = read_checked_state(checkpoint, config)
     target = resolve_device(device)
@@ -199,9 +208,11 @@ def policies_from_checkpoint(checkpoint: Checkpoint, *, device: str) -> dict[Tas
             taken,
             device=target,
             generator=torch.Generator(),  # the weights it draws are replaced at once
+            **encoder_argument(params),
         )
         check_form(algorithm.state_dict(), state["algorithm"], "algorithm")
         algorithm.load_state_dict(state["algorithm"])
+    accelerate(algorithm, config.acceleration)
     policies = {
         task: Policy(
             algorithm.actor(task.name) if spec.many_tasks else algorithm,

@@ -61,6 +61,7 @@ def read_checked_state(checkpoint: Checkpoint, config: TrainConfig) -> dict[str,
     from rl_training.experiment.schemas import State, mismatch
 
     state: dict[str, Any] = read_state(checkpoint.path)
+    _upgrade(state)
     problem = mismatch(State, state)
     if problem is None and state["session"]["counters"]["step"] > checkpoint.step:
         problem = f"session.counters.step: lies after the checkpoint's step {checkpoint.step}"
@@ -68,6 +69,14 @@ def read_checked_state(checkpoint: Checkpoint, config: TrainConfig) -> dict[str,
         raise CheckpointError(f"checkpoint {checkpoint.path} is damaged: {STATE_FILE} cannot be read ({problem})")
     _check_network_sizes(checkpoint, config, state["algorithm"])
     return state
+
+
+def _upgrade(state: Any) -> None:
+    """Bring a state that an earlier release wrote into today's form."""
+    learner = state.get("algorithm") if isinstance(state, dict) else None
+    if isinstance(learner, dict) and "exploration_age" in learner:
+        age = learner.pop("exploration_age")
+        learner["exploration"] = {"matrices": learner.get("exploration"), "age": age}
 
 
 def _check_network_sizes(checkpoint: Checkpoint, config: TrainConfig, learner: Mapping[str, Any]) -> None:

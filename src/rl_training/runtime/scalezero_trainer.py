@@ -70,8 +70,7 @@ class SuiteLoop(PlanningLoop):
         collector: SuiteCollector,
         scaling: ParameterScaling | None,
     ) -> None:
-        super().__init__(session, algorithm.params, [task.replay for task in collector.tasks.values()])
-        self.algorithm = algorithm
+        super().__init__(session, algorithm, [task.replay for task in collector.tasks.values()])
         self.tasks = list(collector.tasks.values())
         self.names: list[str | None] = list(collector.tasks) if is_suite(session.config) else [None]
         self.scaling = scaling
@@ -103,4 +102,4 @@ class SuiteLoop(PlanningLoop):
             task: self.draw_batch(self.tasks[task].replay, self.algorithm.batches[task], share, controls)
             for task in trained
         }
-        return self.algorithm.update(batches, controls)
+        return self.algorithm.update(batches, controls, self.session.streams["update"])

@@ -15,6 +15,7 @@ from rl_training.data.replay import Replay
 from rl_training.envs.step import StepBatch
 from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.experiment.benchmarking import score_metric
+from rl_training.experiment.cadence import Marks
 from rl_training.experiment.checkpoints import (
     BEST,
     ResumePoint,
@@ -25,7 +26,7 @@ from rl_training.experiment.checkpoints import (
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tasks import is_suite
-from rl_training.runtime.cadence import Marks
+from rl_training.runtime.callback_setup import make_named_callbacks
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping
 from rl_training.runtime.controls import Control
 from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
@@ -67,7 +68,7 @@ class TrainingSession(RecordedRun):
         self.config, self.params, self.device = self.setup.config, self.setup.params, self.setup.device
         self.streams = Streams(self.config.seed, self.device)
         early = [EarlyStopping(**self.config.early_stopping)] if self.config.early_stopping else []
-        self.callbacks = CallbackList([*early, *callbacks])
+        self.callbacks = CallbackList([*early, *callbacks], named=make_named_callbacks(self.config))
         self.resume_mode = EXACT
         self._resume_point = checkpoint
         self._signals = SignalGuard()
@@ -101,7 +102,13 @@ class TrainingSession(RecordedRun):
                 "a resumed run starts its episodes anew"
             )
         self._recorder.metadata["hardware"].update(self.setup.torch.describe())
-        self._recorder.update(status="running", error=None, finished_at_utc=None, resume_mode=self.resume_mode)
+        self._recorder.update(
+            status="running",
+            error=None,
+            finished_at_utc=None,
+            resume_mode=self.resume_mode,
+            acceleration=self.setup.acceleration,
+        )
         self._signals.install()
         self._timed_from = (self.step, time.perf_counter())
         self.callbacks.call("on_train_start", self._event())
@@ -197,9 +204,14 @@ class TrainingSession(RecordedRun):
         return Stopwatch(self._times, f"time_{name}")
 
     def count_episodes(self, step: StepBatch, task: str | None = None) -> None:
-        """Take note of the episodes that ended at a step, in a task of a suite where one is named."""
+        """Take note of the episodes that ended at a step and of what the environments gave as metrics.
+
+        `task` names the task of a suite.
+        """
         if step.episodes:
             self.add_episodes([(episode.episode_return, episode.length) for episode in step.episodes], task)
+        for given in step.metrics:
+            self.env_metrics.add(given, task)
 
     def collected(self) -> None:
         """Tell the callbacks that experience is about to be learned from."""
@@ -237,6 +249,7 @@ class TrainingSession(RecordedRun):
             "update_count": self.update_count,
             **self.episode_metrics(),
             **self.metrics.means(),
+            **self.env_metrics.take(),
             **self._resolved,
             "steps_per_second": (self.step - step) / max(now - since, 1e-9),
             **self._times,

@@ -18,10 +18,13 @@ from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, check_config, tracking_params
 from rl_training.experiment.env_params import env_params
-from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.named_callbacks import CALLBACKS, named_callbacks
+from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.run_code import admit_code, loaded_from, remember_code
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.experiment.user_code import LoadedFrom
+from rl_training.runtime.acceleration import accelerate, say_acceleration
+from rl_training.runtime.callback_setup import check_named_callbacks
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.restored_state import check_num_envs, read_checked_state
 from rl_training.runtime.run_utils import resolve_device
@@ -29,6 +32,7 @@ from rl_training.runtime.size_limits import check_sizes
 from rl_training.runtime.task_setup import set_up_tasks
 from rl_training.runtime.threads import choose_threads, threads_of
 from rl_training.runtime.torch_setup import TorchSetup
+from rl_training.runtime.user_networks import check_networks, encoder_argument
 from rl_training.runtime.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -40,13 +44,24 @@ def _code_origin(resumed: ResumePoint | None) -> LoadedFrom | None:
     return None if resumed is None else loaded_from(resumed.checkpoint, trust_code=resumed.trust_code)
 
 
+def _written_names(resumed: ResumePoint | None) -> set[str]:
+    """Return the names that the user has written for a fork."""
+    if resumed is None or CALLBACKS not in resumed.changed:
+        return set()
+    before, after = ({entry.name for entry in named_callbacks(entries)} for entries in resumed.changed[CALLBACKS])
+    return after - before - {resumed.checkpoint.config["env_id"]}
+
+
 class RunSetup:
     """A checked configuration with its device, tasks and torch settings."""
 
     def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
+        origin = _code_origin(resume_point)
+        admit_algorithm(config.algo, origin)  # whose parameters the configuration is checked against
         self.config = check_config(config)
         self.resume_point = resume_point
-        admit_code(self.config, _code_origin(resume_point))
+        admit_code(self.config, origin, written=_written_names(resume_point))
+        check_named_callbacks(self.config)
         self.spec = get_algorithm_spec(self.config.algo)
         self.params = algorithm_params(self.config)
         if tracking_params(self.config).wandb_params is not None and find_spec("wandb") is None:
@@ -65,6 +80,8 @@ class RunSetup:
             vector=all(task.backend[0] == "vector" for task in self.tasks),
         )
         self.replay_demands: list[ReplayDemand] = []  # of the replays made so far
+        self.acceleration: dict[str, str | None] = {}
+        """The kernel that the algorithm learns by, or why there is none; known once the algorithm is made."""
         threads = choose_threads(
             self.config,
             large_images=any(task.has_large_images for task in self.tasks),
@@ -97,15 +114,20 @@ class RunSetup:
 
         The environments, which exist by now, get the observation statistics of `init` before anything is observed.
         """
+        seen = self._joined({task.task.name: task.seen_space for task in self.tasks})
         algorithm = self.spec.load_algorithm()(
             self.params,
-            self._joined({task.task.name: task.seen_space for task in self.tasks}),
+            seen,
             self._joined({task.task.name: task.env.action_space for task in self.tasks if task.env is not None}),
             device=self.device,
             generator=generator,
+            **encoder_argument(self.params),
         )
+        check_networks(algorithm, seen)
         if self.warm_start is not None:
             self.warm_start.apply(algorithm, self.tasks)
+        self.acceleration = accelerate(algorithm, self.config.acceleration)
+        say_acceleration(self.acceleration)
         return algorithm
 
     def lineage(self) -> dict[str, Any] | None:

@@ -14,8 +14,8 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rl_training.algorithms.dqn import DQNParams
-from rl_training.algorithms.planning_params import PlanningParams
-from rl_training.algorithms.ppo_params import PPOParams
+from rl_training.algorithms.on_policy_params import OnPolicyParams
+from rl_training.algorithms.planning.params import PlanningParams
 from rl_training.algorithms.replay_params import ReplayParams
 from rl_training.envs.make import inspect_environment
 from rl_training.envs.spaces import observation_kind
@@ -166,7 +166,8 @@ def _environment_demands(
 
 def _network_demands(params: Any, shown: Space[Any], taken: Space[Any]) -> Iterator[Demand]:
     if hasattr(params, "network_weights"):  # an algorithm of the user's own need not count
-        weights = params.network_weights(observation_width(shown), action_width(taken))
+        named = getattr(params, "encoder", None) is not None  # an encoder of the user's own may make one feature
+        weights = params.network_weights(1 if named else observation_width(shown), action_width(taken))
         what = f"networks of {weights} weights with their gradients and moments"
         yield Demand(_largest_setting(params, _NETWORK_SETTINGS), what, weights * FLOAT * COPIES_OF_A_WEIGHT)
 
@@ -174,7 +175,7 @@ def _network_demands(params: Any, shown: Space[Any], taken: Space[Any]) -> Itera
 def _learning_demands(config: TrainConfig, params: Any, observation: int, actions: int) -> Iterator[Demand]:
     """Yield what the steps to learn from take, and what is made of them."""
     num_envs = config.num_envs
-    if isinstance(params, PPOParams):
+    if isinstance(params, OnPolicyParams):
         what = f"rollouts (num_steps {params.num_steps} x num_envs {num_envs})"
         yield Demand("algo_kwargs.num_steps", what, params.num_steps * num_envs * (observation + STEP_BESIDES))
     if isinstance(params, ReplayParams):

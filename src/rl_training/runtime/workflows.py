@@ -11,9 +11,9 @@ import torch
 
 from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import resolve_checkpoint, verify_checkpoint
-from rl_training.experiment.config import TrainConfig, validate_config
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.experiment.run_code import admit_code, loaded_from
+from rl_training.experiment.run_code import admit_code, checkpoint_config, loaded_from, say_changed_code
 from rl_training.experiment.runs import sanitize
 from rl_training.experiment.tasks import choose_task, is_suite
 from rl_training.runtime.callbacks import Callback
@@ -104,8 +104,9 @@ def evaluate(
     of somebody else's that the checkpoint names may be executed.
     """
     sound = verify_checkpoint(resolve_checkpoint(Path(checkpoint)))
-    config = validate_config(sound.config)
-    admit_code(config, loaded_from(sound, trust_code=trust_code))
+    config = checkpoint_config(sound, trust_code=trust_code)
+    admit_code(config, loaded_from(sound, trust_code=trust_code), callbacks=False)
+    say_changed_code(config, sound)
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
     base = config.seed if seed is None else seed
     if count < 1 or base < 0:
@@ -113,7 +114,7 @@ def evaluate(
     check_episodes("num_episodes", count)
     seeds = derive_seeds(base, "evaluation", "command", count=count)
     suite = is_suite(config)
-    policies = policies_from_checkpoint(sound, device=device)
+    policies = policies_from_checkpoint(sound, config, device=device, trust_code=trust_code)
     chosen = list(policies) if task is None else [choose_task(list(policies), task)]
     for one in chosen:
         check_observation_size(one)

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from rl_training.search.rule import Rule
+from rl_training.search.tree import Leaves, Tree
+
 
 class ModelOutput(NamedTuple):
     """What a model says of a batch of states."""
@@ -18,7 +21,7 @@ class ModelOutput(NamedTuple):
 
 
 class SearchModel(Protocol):
-    """A model to plan with, evaluated for all roots of a batch at once."""
+    """A model to plan with, evaluated for all roots of a batch at once, one call per simulation."""
 
     def initial(self, observation: Any) -> ModelOutput:
         """Encode the roots' observations."""
@@ -27,3 +30,19 @@ class SearchModel(Protocol):
     def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
         """Take one action [B] in each state; the embedding is a buffer that the next simulation overwrites."""
         ...
+
+
+class SimulatingModel(Protocol):
+    """A model that runs all simulations of a search by itself."""
+
+    def initial(self, observation: Any) -> ModelOutput:
+        """Encode the roots' observations."""
+        ...
+
+    def simulate(self, rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None:
+        """Grow trees, whose roots are made, to their full size."""
+        ...
+
+
+Searchable = SearchModel | SimulatingModel
+"""What a search takes."""

@@ -1,0 +1,65 @@
+"""Metrics of an environment's own: the mapping `info["metrics"]` of a step, from names to numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rl_training.envs.checks import BrokenContract
+
+METRICS = "metrics"
+"""The key of `info` that holds them."""
+
+LONGEST_NAME = 100
+MOST_NAMES = 100
+_LARGEST = float(np.finfo(np.float32).max)  # of what dashboards show, and far from where sums overflow
+_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+class InfoMetrics:
+    """Checks what one environment gives, and how many names it uses in all."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def read(self, given: Any) -> dict[str, float]:
+        """Return the metrics of a step as plain numbers; booleans count as 0 and 1."""
+        if not isinstance(given, Mapping):
+            raise BrokenContract(
+                f"gave {given!r:.60} as info[{METRICS!r}]", "let it be a mapping from names to numbers, or leave it out"
+            )
+        for name in given:
+            if name not in self._names:
+                self._admit(name)
+        return {name: _number(name, value) for name, value in given.items()}
+
+    def _admit(self, name: Any) -> None:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+            raise BrokenContract(
+                f"gave info[{METRICS!r}] with the name {name!r:.120}",
+                f"name a metric by 1 to {LONGEST_NAME} printable characters",
+            )
+        if len(self._names) == MOST_NAMES:
+            raise BrokenContract(
+                f"gave info[{METRICS!r}] with {name!r}, its metric number {MOST_NAMES + 1}",
+                f"use at most {MOST_NAMES} names, and keep what varies out of them",
+            )
+        self._names.add(name)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    try:
+        number = float(value) if isinstance(value, _NUMBERS) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not -_LARGEST < number < _LARGEST:  # also refuses NaN
+        raise BrokenContract(
+            f"gave {value!r:.60} as info[{METRICS!r}][{name!r}]",
+            "let every metric be a finite number in the range of float32",
+        )
+    return number

@@ -1,0 +1,48 @@
+"""The one place where a faster twin steps in for a method of an algorithm.
+
+An algorithm defines its run by methods that learn by autograd. When a run is set up, `attach` asks the kernel that
+stands for the algorithm's class whether it knows this very one: the package's own loss, models of exactly the known
+types. If so, faster twins take the place of methods on the instance; the first call of each compares it with what it
+stands for, on the run's own data. No algorithm knows about this, and without it every algorithm works.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from rl_training.kernels.requires import NoKernel
+
+# Module with the function `attach(algorithm, kernel)`, by the class that it stands for.
+_KERNELS = {
+    "rl_training.algorithms.ppo.PPO": "rl_training.kernels.ppo",
+    "rl_training.algorithms.dqn.DQN": "rl_training.kernels.dqn",
+    "rl_training.algorithms.sac.SAC": "rl_training.kernels.sac",
+    "rl_training.algorithms.td3.TD3": "rl_training.kernels.td3",
+    "rl_training.algorithms.muzero.MuZero": "rl_training.kernels.muzero",
+    "rl_training.algorithms.scalezero.ScaleZero": "rl_training.kernels.scalezero",
+}
+
+
+@dataclass(frozen=True)
+class Acceleration:
+    """What was attached to an algorithm, or why nothing was."""
+
+    kernel: str | None
+    reason: str | None
+
+
+def attach(algorithm: Any) -> Acceleration:
+    """Let the kernel of an algorithm's class step in for its methods, if it knows this algorithm."""
+    for cls in type(algorithm).__mro__:
+        module = _KERNELS.get(f"{cls.__module__}.{cls.__qualname__}")
+        if module is None:
+            continue
+        kernel = module.rpartition(".")[2]
+        try:
+            importlib.import_module(module).attach(algorithm, kernel)
+        except NoKernel as missing:
+            return Acceleration(None, str(missing))
+        return Acceleration(kernel, None)
+    return Acceleration(None, f"{type(algorithm).__qualname__} has no kernel")

@@ -1,0 +1,57 @@
+"""The gradients of TD3's losses, written out for perceptrons."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms import td3
+from rl_training.algorithms.td3 import TD3, td3_target
+from rl_training.data.replay import ReplayBatch
+from rl_training.kernels import requires
+from rl_training.kernels.continuous import CriticPasses, DeterministicActorPasses
+from rl_training.kernels.gradients import Twin, step_in
+
+
+def attach(algorithm: TD3, kernel: str) -> None:
+    """Let written-out gradients step in."""
+    step_in(algorithm, kernel, twins(algorithm))
+
+
+def twins(algorithm: TD3) -> list[Twin]:
+    """Return the faster twins of `TD3.critic_gradient` and `TD3.actor_gradient`."""
+    requires.own_formula(algorithm, TD3, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
+    requires.own_functions(td3, "td3_target", "td3_critic_loss", "td3_actor_loss")
+    gradients = TD3Gradients(algorithm)
+    return [
+        Twin("critic_gradient", gradients.critic, algorithm.critic_optimizer),
+        Twin("actor_gradient", gradients.actor, algorithm.actor_optimizer),
+    ]
+
+
+class TD3Gradients:
+    """Fills the gradients of critics and actor."""
+
+    def __init__(self, algorithm: TD3) -> None:
+        self.algorithm = algorithm
+        self.policy = DeterministicActorPasses(algorithm.actor)
+        self.critics = CriticPasses(algorithm.critic)
+
+    @torch.no_grad()
+    def critic(self, batch: ReplayBatch, noise: Tensor) -> dict[str, Tensor]:
+        """Compute the gradient of the critics' loss and return metrics."""
+        algorithm = self.algorithm
+        target = td3_target(algorithm.target_critic, algorithm.target_actor, batch, noise, algorithm.params)
+        activations = self.critics.forward(batch.observation, batch.action)
+        error = activations[-1] - target.unsqueeze(1)  # [critics, B, 1]
+        self.critics.backward(activations, error * (2 / len(target)))
+        return {"loss_critic": error.square().mean(dim=1).sum(), "q_mean": activations[-1].mean()}
+
+    @torch.no_grad()
+    def actor(self, batch: ReplayBatch) -> dict[str, Tensor]:
+        """Compute the gradient of the actor's loss and return metrics."""
+        hidden, action = self.policy.forward(batch.observation)
+        activations = self.critics.forward(batch.observation, action, count=1)
+        grad_values = torch.full_like(activations[-1], -1 / len(action))
+        self.policy.backward(hidden, action, self.critics.action_gradient(activations, grad_values))
+        return {"loss_actor": -activations[-1].mean()}

@@ -1,0 +1,8 @@
+"""Training of EfficientZero: the planning loop."""
+
+from __future__ import annotations
+
+from rl_training.runtime.planning import train_planning
+
+train_efficientzero = train_planning
+"""Train EfficientZero as configured, or go on from a checkpoint: takes `(config, *, callbacks, checkpoint)`."""

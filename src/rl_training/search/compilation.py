@@ -1,0 +1,113 @@
+"""Compiled functions: which parts there are, how they are compiled, and when a compiled result is out of date.
+
+The formulas of the search are plain Python functions, marked by `part`. Numba is imported by the first call of a
+function that `compiled` made, which compiles it with every part that it calls. Counting of references is switched off:
+the arrays outlive every call, counting took half the time of a walk through the tree, and without it a function that
+allocates memory does not compile.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+# Making every part callable from Python would double the time of compilation.
+_PART_OPTIONS: Any = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PACKAGE = Path(__file__).parent.parent
+
+_waiting: list[tuple[Callable[..., Any], dict[str, Any]]] = []
+_choices: list[tuple[Callable[..., Any], str]] = []
+_registered = False
+
+
+def part(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a function that compiled functions call; for others it stays a Python function."""
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        if _registered:
+            _register_part(function, options)
+        else:
+            _waiting.append((function, options))
+        return function
+
+    return mark
+
+
+def chosen_by_class(attribute: str) -> Callable[..., Any]:
+    """Return a function that calls `type(first argument).<attribute>` with all of its arguments.
+
+    Compiled, the choice is made by the type, so that it costs nothing.
+    """
+
+    def dispatch(first: Any, *rest: Any) -> Any:
+        return getattr(type(first), attribute)(first, *rest)
+
+    _choices.append((dispatch, attribute))
+    return dispatch
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that Python calls, compiled at its first call and kept on disk."""
+
+    @functools.cache
+    def dispatcher() -> Any:
+        return _compile(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        return dispatcher()(*arguments)
+
+    return call
+
+
+@functools.cache
+def source_stamp() -> str:
+    """Return a hash of every file that compiled functions may come from.
+
+    Numba looks at the file of the compiled function alone; a changed callee would leave an old result in use.
+    """
+    digest = hashlib.sha256()
+    for folder in ("search", "kernels"):
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _compile(function: Callable[..., Any]) -> Any:
+    from numba import njit
+
+    _register()
+    dispatcher = njit(cache=True, nogil=True, **_OPTIONS)(function)
+    dispatcher._cache._cache_file._source_stamp = source_stamp()
+    return dispatcher
+
+
+def _register() -> None:
+    """Tell numba of all parts, and of the functions that choose by class."""
+    global _registered
+    if _registered:
+        return
+    from numba.extending import overload
+
+    _registered = True
+    for function, options in _waiting:
+        _register_part(function, options)
+    for function, attribute in _choices:
+        overload(function, strict=False, jit_options=_PART_OPTIONS)(_chooser(attribute))
+
+
+def _chooser(attribute: str) -> Callable[..., Any]:
+    def choose(first: Any, *rest: Any) -> Any:
+        return getattr(first.instance_class, attribute)
+
+    return choose
+
+
+def _register_part(function: Callable[..., Any], options: dict[str, Any]) -> None:
+    from numba.extending import register_jitable
+
+    register_jitable(**_PART_OPTIONS, **options)(function)
