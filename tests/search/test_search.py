@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from rl_training.errors import AxiomError, ConfigError, EnvironmentFailure, NonFiniteError
 from rl_training.search.gumbel import Gumbel, considered_visits
+from rl_training.search.model import ModelOutput
 from rl_training.search.puct import Puct
 from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
@@ -318,3 +320,30 @@ def test_bad_input_is_named(changes: dict[str, Any], error: type[AxiomError], wo
     for rule in RULES.values():
         with pytest.raises(error, match=words):
             plan(rule, model, [0, 1], changes.get("simulations", 4), legal=changes.get("legal"))
+
+
+class SpatialModel:
+    """A table whose states are pictures: the pixel that is on says which state it is."""
+
+    def __init__(self, table: TabularModel) -> None:
+        self.table = table
+
+    def _picture(self, output: ModelOutput) -> ModelOutput:
+        states = len(self.table.value)
+        picture = torch.nn.functional.one_hot(output.embedding, states).float().view(-1, 1, states // 2, 2)
+        return output._replace(embedding=picture)
+
+    def initial(self, observation: Any) -> ModelOutput:
+        return self._picture(self.table.initial(observation))
+
+    def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
+        assert embedding.dim() == 4
+        return self._picture(self.table.recurrent(embedding.flatten(1).argmax(1), action))
+
+
+@each_rule
+def test_spatial_latents_are_searched_as_vectors_are(rule: Rule) -> None:
+    table = random_model(5)
+    flat, spatial = (plan(rule, model, [0, 3, 7], 25, exploration=0.25) for model in (table, SpatialModel(table)))
+    for one, other in zip(flat, spatial, strict=True):
+        np.testing.assert_array_equal(one, other)
