@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,4 +173,23 @@ def test_compiled_arithmetic_is_exact_to_single_precision() -> None:
 
 def test_numba_is_imported_by_the_first_search_only() -> None:
     program = "import sys, rl_training.search.search, rl_training.search.gumbel; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_rules_that_are_imported_after_something_was_compiled_are_known_to_the_compiler() -> None:
+    program = f"""
+import sys
+from rl_training.search import compilation
+
+compilation._register()  # as another algorithm's kernel does before any search is imported
+import numpy as np
+
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+from rl_training.search.gumbel import Gumbel
+from rl_training.search.search import TreeSearch
+from search.tabular import random_model
+
+settings = dict(num_simulations=4, exploration=0.0, generator=np.random.default_rng(0))
+assert TreeSearch(Gumbel()).run(random_model(0), [0], **settings).visits.sum() == 4
+"""
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

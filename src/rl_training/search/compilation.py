@@ -46,7 +46,10 @@ def chosen_by_class(attribute: str) -> Callable[..., Any]:
     def dispatch(first: Any, *rest: Any) -> Any:
         return getattr(type(first), attribute)(first, *rest)
 
-    _choices.append((dispatch, attribute))
+    if _registered:
+        _register_choice(dispatch, attribute)
+    else:
+        _choices.append((dispatch, attribute))
     return dispatch
 
 
@@ -91,13 +94,17 @@ def _register() -> None:
     global _registered
     if _registered:
         return
-    from numba.extending import overload
-
     _registered = True
     for function, options in _waiting:
         _register_part(function, options)
     for function, attribute in _choices:
-        overload(function, strict=False, jit_options=_PART_OPTIONS)(_chooser(attribute))
+        _register_choice(function, attribute)
+
+
+def _register_choice(function: Callable[..., Any], attribute: str) -> None:
+    from numba.extending import overload
+
+    overload(function, strict=False, jit_options=_PART_OPTIONS)(_chooser(attribute))
 
 
 def _chooser(attribute: str) -> Callable[..., Any]:
