@@ -4,6 +4,7 @@
     python benchmarks/learning.py --suite full --jobs 2                        # side by side, under 6 hours
     python benchmarks/learning.py --suite full --only sac-pendulum             # one comparison of it
     python benchmarks/learning.py --suite quick                                # the same in minutes, with few steps
+    python benchmarks/learning.py --suite acceleration                         # ours, with and without kernels
 
 A seed that is stored already is not trained again, so an interrupted suite goes on where it stopped; only the quick
 one keeps nothing. The score of a seed is the mean over fresh evaluation episodes of the final policy, never of the best
@@ -26,6 +27,7 @@ from typing import Any
 import gymnasium as gym
 
 from clock import Clock
+from learning_suites import ACCELERATION, CELLS, QUICK, Cell
 from records import OURS, RESULTS, SB3, machine, versions, why_missing
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
@@ -42,62 +44,8 @@ from rl_training.runtime.streams import derive_seeds
 from rl_training.runtime.workflows import evaluate, train
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 
-SEEDS, EVALUATION_EPISODES = (1, 2, 3, 4, 5), 100
+EVALUATION_EPISODES, QUICK_EPISODES = 100, 10
 PER_RUN = ("seed", "output_dir")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One comparison: a preset, and what is changed so that both sides can do it within the suite's time."""
-
-    preset: str
-    changes: tuple[str, ...] = ()
-    """As `--set` writes them."""
-    label: str = ""
-    """Tells the changed preset from the packaged one."""
-    sides: tuple[str, ...] = (OURS, SB3)
-    total_timesteps: int | None = None
-    """The budget among the changes where the command line gives it."""
-    seeds: tuple[int, ...] = SEEDS
-
-
-# Smaller networks and batches than the presets', so that a short budget learns something in little time.
-SHORT_LANDER = (
-    "total_timesteps=60_000",
-    "eval_interval=6_000",
-    "algo_kwargs.learning_starts=2_000",
-    "algo_kwargs.hidden_sizes=[64,64]",
-    "algo_kwargs.batch_size=128",
-)
-CELLS = (
-    Cell("ppo-cartpole"),
-    Cell("ppo-pendulum"),
-    Cell("ppo-mountaincar"),
-    # With the preset's rollouts of 16,384 steps a fifth of its budget would be over before anything is learned.
-    Cell(
-        "ppo-lunarlander",
-        ("total_timesteps=200_000", "eval_interval=20_000", "algo_kwargs.num_steps=128"),
-        "short",
-    ),
-    Cell("dqn-cartpole"),
-    # Random actions that last are ours alone; without them the settings are nearly RL Zoo's.
-    Cell("dqn-mountaincar", ("algo_kwargs.repeat_exponent=null",), "plain"),
-    Cell("dqn-lunarlander", ("total_timesteps=50_000", "eval_interval=5_000"), "short"),
-    Cell("sac-pendulum"),
-    # Some seeds land and the others hover, on both sides: five of them left all open.
-    Cell("sac-lunarlandercontinuous", SHORT_LANDER, "short", seeds=tuple(range(1, 11))),
-    Cell("td3-pendulum"),
-    Cell("td3-lunarlandercontinuous", SHORT_LANDER, "short"),
-    Cell("muzero-cartpole", sides=(OURS,)),
-    Cell("gumbel_muzero-cartpole", sides=(OURS,)),
-    Cell("efficientzero-cartpole", sides=(OURS,)),
-)
-QUICK = (
-    Cell("ppo-cartpole", ("total_timesteps=20_000",), "quick", seeds=(1, 2)),
-    Cell("dqn-cartpole", ("total_timesteps=10_000",), "quick", seeds=(1, 2)),
-    Cell("sac-pendulum", ("total_timesteps=2_500",), "quick", seeds=(1, 2)),
-)
-QUICK_EPISODES = 10
 
 
 def only_errors() -> None:
@@ -224,7 +172,7 @@ def command(cell: Cell, side: str, seeds: Sequence[int]) -> str:
     """Return what trains these seeds again."""
     of_the_suite = cell.changes and cell.total_timesteps is None
     if side == SB3 or of_the_suite:
-        return "python benchmarks/learning.py --suite full"
+        return f"python benchmarks/learning.py --suite {cell.suite}"
     words = f"python benchmarks/learning.py --preset {cell.preset} --seeds {','.join(map(str, seeds))}"
     return words if cell.total_timesteps is None else f"{words} --total-timesteps {cell.total_timesteps}"
 
@@ -325,7 +273,8 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         # Not worth keeping: it shows that everything runs.
         with tempfile.TemporaryDirectory() as folder:
             return compare(QUICK, QUICK_EPISODES, Path(folder), options)
-    cells = tuple(cell for cell in CELLS if not options.only or cell.preset in options.only)
+    suite = ACCELERATION if options.suite == "acceleration" else CELLS
+    cells = tuple(cell for cell in suite if not options.only or cell.preset in options.only)
     if options.preset:
         steps = options.total_timesteps
         changes, label = ((), "") if steps is None else ((f"total_timesteps={steps}",), str(steps))
@@ -338,14 +287,14 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", action="append", default=[], help="preset to train by this package; repeatable")
-    parser.add_argument("--suite", choices=("full", "quick"), help="compare with stable-baselines3")
+    parser.add_argument("--suite", choices=("full", "quick", "acceleration"), help="what to compare")
     parser.add_argument(
         "--only",
         action="append",
         choices=[cell.preset for cell in CELLS],
         default=[],
         metavar="PRESET",
-        help="one comparison of the full suite; repeatable",
+        help="one comparison of a suite; repeatable",
     )
     parser.add_argument("--seeds", type=_seeds, help="comma-separated seeds; 1 to 5, or the suite's own, by default")
     parser.add_argument("--total-timesteps", type=int, help="another budget than the preset's")
@@ -353,7 +302,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output-dir", type=Path, default=Path("runs/learning"), help="where the run directories go")
     options = parser.parse_args(arguments)
     if not options.preset and options.suite is None:
-        parser.error("say what to train: --preset NAME, --suite full or --suite quick")
+        parser.error("say what to train: --preset NAME, or --suite full, quick or acceleration")
     if options.suite is not None and (options.preset or options.total_timesteps is not None):
         parser.error("--suite has presets and budgets of its own: leave out --preset and --total-timesteps")
     if options.suite == "quick" and (options.seeds is not None or options.only):

@@ -303,7 +303,7 @@ def _cases_table(cases: Sequence[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     """Write every page."""
-    from learning import CELLS
+    from learning_suites import CELLS
     from render_comparison import write_comparison
     from render_performance import PAGE, render_performance
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import learning
+from learning_suites import ACCELERATION, CELLS, QUICK, Cell
 from records import SB3
 from rl_training.install_hint import install_hint
 
@@ -23,7 +24,7 @@ def model(preset: str, *changes: str) -> Any:
     pytest.importorskip("stable_baselines3")
     from peers import make_peer
 
-    return make_peer(job(learning.Cell(preset, changes)).config())
+    return make_peer(job(Cell(preset, changes)).config())
 
 
 def test_ppo_gets_the_numbers_of_the_preset() -> None:
@@ -111,16 +112,16 @@ def test_every_comparison_of_the_suite_can_be_made() -> None:
     pytest.importorskip("Box2D")
     from peers import make_peer
 
-    for cell in (*learning.CELLS, *learning.QUICK):
+    for cell in (*CELLS, *QUICK, *ACCELERATION):
         config = job(cell).config()
         if SB3 in cell.sides:
             assert make_peer(config).num_timesteps == 0
-    names = [learning.result_path(cell, side, Path()).name for cell in learning.CELLS for side in cell.sides]
+    names = [learning.result_path(cell, side, Path()).name for cell in (*CELLS, *ACCELERATION) for side in cell.sides]
     assert len(set(names)) == len(names)
 
 
 def test_results_are_kept_and_told_by_the_package_s_statistics(tmp_path: Path) -> None:
-    cell = learning.Cell("ppo-cartpole", ("total_timesteps=20_000",), "quick")
+    cell = Cell("ppo-cartpole", ("total_timesteps=20_000",), "quick")
     for side, scores in (("ours", [400.0, 500.0, 450.0]), ("stable_baselines3", [100.0, 450.0, 200.0])):
         for seed, score in enumerate(scores, start=1):
             row = {"seed": seed, "steps": 20_000, "seconds": 1.0, "eval_return_mean": score}
@@ -136,7 +137,7 @@ def test_results_are_kept_and_told_by_the_package_s_statistics(tmp_path: Path) -
 
 
 def test_two_seeds_have_no_interval(tmp_path: Path) -> None:
-    cell = learning.Cell("ppo-cartpole")
+    cell = Cell("ppo-cartpole")
     for side in cell.sides:
         for seed, score in enumerate((100.0, 200.0), start=1):
             row = {"seed": seed, "eval_return_mean": score}
@@ -200,7 +201,7 @@ def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(learning.Job, "lacks", lambda job: [])
     for _ in range(2):
         assert learning.main(["--suite", "quick", "--output-dir", str(tmp_path / "runs")], tmp_path) == 0
-    assert len(trained) == 2 * sum(len(cell.seeds) for cell in learning.QUICK) * 2
+    assert len(trained) == 2 * sum(len(cell.seeds) for cell in QUICK) * 2
     assert not list(tmp_path.iterdir())
 
 
@@ -225,7 +226,7 @@ def test_arguments_that_do_not_fit_are_refused(given: str, problem: str, capsys:
 
 
 def test_a_seed_that_is_stored_again_replaces_its_row(tmp_path: Path) -> None:
-    cell = learning.Cell("ppo-cartpole")
+    cell = Cell("ppo-cartpole")
     path = learning.result_path(cell, "ours", tmp_path)
     for score in (1.0, 2.0):
         learning.store(path, job(cell), {"seed": 1, "eval_return_mean": score})
@@ -233,7 +234,7 @@ def test_a_seed_that_is_stored_again_replaces_its_row(tmp_path: Path) -> None:
 
 
 def test_results_of_another_configuration_are_not_mixed(tmp_path: Path) -> None:
-    cell = learning.Cell("ppo-cartpole", sides=("ours",), seeds=(1, 2))
+    cell = Cell("ppo-cartpole", sides=("ours",), seeds=(1, 2))
     path = learning.result_path(cell, "ours", tmp_path)
     learning.store(path, job(cell), {"seed": 1, **ROW})
     jobs, _ = learning.plan([cell], 3, Path("runs"), tmp_path)
@@ -247,7 +248,7 @@ def test_results_of_another_configuration_are_not_mixed(tmp_path: Path) -> None:
 
 def test_what_cannot_be_trained_here_is_said_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    cells = [learning.Cell("ppo-cartpole", seeds=(2, 1)), learning.Cell("dqn-lunarlander", sides=("ours",))]
+    cells = [Cell("ppo-cartpole", seeds=(2, 1)), Cell("dqn-lunarlander", sides=("ours",))]
     jobs, skipped = learning.plan(cells, 3, Path("runs"), tmp_path)
     assert [(one.cell.preset, one.side, one.seed) for one in jobs] == [
         ("ppo-cartpole", "ours", 2),

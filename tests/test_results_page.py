@@ -13,7 +13,8 @@ import pytest
 
 from comparisons import Comparison, environments, read_comparisons
 from docs_pages import ROOT, read_page
-from learning import CELLS, EVALUATION_EPISODES, Cell, Job, result_path
+from learning import EVALUATION_EPISODES, Job, result_path
+from learning_suites import CELLS, Cell
 from records import OURS, RESULTS, SB3
 from render_comparison import plot_path, render_comparison, write_comparison
 from rl_training.runtime.run_utils import serialize_train_config
