@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from learning import Cell, Job, differences, result_path, stored
+from learning import Job, differences, result_path, stored
+from learning_suites import Cell
 from records import OURS, SB3
 from rl_training.experiment.statistics import (
     Interval,

@@ -19,7 +19,8 @@ from comparisons import (
     environments,
     read_comparisons,
 )
-from learning import EVALUATION_EPISODES, SEEDS, Cell
+from learning import EVALUATION_EPISODES
+from learning_suites import SEEDS, Cell
 from result_tables import heading, machine, package_versions, repeat_command, row, score_text, span
 
 PAGE, PLOTS = "results.md", "plots"

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learning import Cell, Job
+from learning import Job
+from learning_suites import Cell
 from records import OURS
 from replay_parts import CPU, generator
 from rl_training.algorithms.dqn import DQN
