@@ -208,7 +208,7 @@ def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("", "say what to train: --preset NAME, --suite full or --suite quick"),
+        ("", "say what to train: --preset NAME, or --suite full, quick or acceleration"),
         ("--suite full --preset ppo-cartpole", "leave out --preset and --total-timesteps"),
         ("--suite full --total-timesteps 10", "leave out --preset and --total-timesteps"),
         ("--suite quick --seeds 1", "leave out --only and --seeds"),
