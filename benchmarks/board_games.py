@@ -19,10 +19,10 @@ import numpy as np
 from records import RESULTS, machine
 from rl_training.envs.make import make_slots
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_files import load_config
-from rl_training.experiment.files import write_json_atomically
+from rl_training.experiment.configuration.config_files import load_config
 from rl_training.experiment.runs import CONFIG, dependency_versions
-from rl_training.runtime.policy import Policy, load_policy
+from rl_training.experiment.storage.files import write_json_atomically
+from rl_training.runtime.acting.policy import Policy, load_policy
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.workflows import train
 

@@ -21,7 +21,7 @@ from peers import make_peer
 from records import SB3, why_missing
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.state_files import read_state
+from rl_training.experiment.storage.state_files import read_state
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.run_utils import save_training_checkpoint
 from rl_training.runtime.workflows import train

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.experiment.files import write_json_atomically
 from rl_training.experiment.statistics import (
     Interval,
     Statistic,
@@ -26,6 +25,7 @@ from rl_training.experiment.statistics import (
     difference_interval,
     interquartile_mean,
 )
+from rl_training.experiment.storage.files import write_json_atomically
 
 RESULTS = Path(__file__).parent / "results" / "interval-coverage.json"
 PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"

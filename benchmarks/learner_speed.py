@@ -23,7 +23,7 @@ from rl_training.data.samplers import UniformSampler
 from rl_training.data.trajectory_replay import TrajectoryReplay
 from rl_training.envs.make import make_vector_env
 from rl_training.experiment.config import algorithm_params
-from rl_training.experiment.config_files import load_config
+from rl_training.experiment.configuration.config_files import load_config
 from rl_training.runtime.planning_collector import PlanningCollector
 
 ALGORITHMS = ("muzero", "gumbel_muzero", "efficientzero")

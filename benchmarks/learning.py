@@ -30,8 +30,7 @@ from clock import Clock
 from learning_suites import ACCELERATION, CELLS, QUICK, Cell
 from records import OURS, RESULTS, SB3, machine, versions, why_missing
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_files import load_config
-from rl_training.experiment.files import write_json_atomically
+from rl_training.experiment.configuration.config_files import load_config
 from rl_training.experiment.runs import METRICS, dependency_versions
 from rl_training.experiment.statistics import (
     bootstrap_interval,
@@ -39,8 +38,9 @@ from rl_training.experiment.statistics import (
     probability_of_improvement,
     probability_of_improvement_interval,
 )
+from rl_training.experiment.storage.files import write_json_atomically
 from rl_training.runtime.run_utils import serialize_train_config
-from rl_training.runtime.streams import derive_seeds
+from rl_training.runtime.setup.streams import derive_seeds
 from rl_training.runtime.workflows import evaluate, train
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from records import RESULTS, origin
-from rl_training.experiment.config_files import load_config
-from rl_training.experiment.files import write_json_atomically
+from rl_training.experiment.configuration.config_files import load_config
 from rl_training.experiment.runs import METRICS
+from rl_training.experiment.storage.files import write_json_atomically
 from rl_training.runtime.workflows import train
 from speed_parts import Effort, quickest
 

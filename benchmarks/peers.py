@@ -14,8 +14,8 @@ import torch
 
 from clock import Clock
 from rl_training.experiment.config import TrainConfig, algorithm_params
-from rl_training.experiment.env_params import env_params
-from rl_training.runtime.streams import derive_seeds
+from rl_training.experiment.configuration.env_params import env_params
+from rl_training.runtime.setup.streams import derive_seeds
 from same_settings import PLAIN_DQN, PLAIN_SAC, linear, linear_to_the_end, refuse
 
 _NAME = "stable-baselines3"

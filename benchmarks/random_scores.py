@@ -16,8 +16,8 @@ import gymnasium
 
 from records import RESULTS, machine
 from rl_training.envs.lookup import find_spec
-from rl_training.experiment.files import write_json_atomically
 from rl_training.experiment.runs import dependency_versions
+from rl_training.experiment.storage.files import write_json_atomically
 from rl_training.zoo.manifests import load_manifests
 
 

@@ -39,8 +39,8 @@ _INTRODUCTION = f"""\
 This package and stable-baselines3 learn the same tasks by the same settings: steps, networks, optimisers, schedules,
 replay, number of environments. Both are built from one configuration, and what the peer cannot do is switched off on
 both sides. From the same weights and the same experience both even make
-[the same updates](../tests/test_peer_updates.py), so that what differs is how experience is gathered and drawn, and
-chance. The planning family has no counterpart there and is shown alone.
+[the same updates](../tests/algorithms/test_peer_updates.py), so that what differs is how experience is gathered and
+drawn, and chance. The planning family has no counterpart there and is shown alone.
 
 The score of a seed is the mean return of its **final** policy, never of the best checkpoint, over fresh evaluation
 episodes, {EVALUATION_EPISODES} per seed; both sides play the episodes of the same seeds. Everything on this page, the

@@ -16,8 +16,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from comparisons import Comparison, Entry
 from records import OURS
-from rl_training.zoo.curves import Line, curve_over_seeds
-from rl_training.zoo.palette import STYLES, Style
+from rl_training.zoo.page.curves import Line, curve_over_seeds
+from rl_training.zoo.page.palette import STYLES, Style
 from rl_training.zoo.quantities import tick_text
 
 if TYPE_CHECKING:

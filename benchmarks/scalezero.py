@@ -19,9 +19,9 @@ from typing import Any
 
 from records import RESULTS, machine
 from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
-from rl_training.experiment.config_files import load_config
-from rl_training.experiment.files import write_json_atomically
+from rl_training.experiment.configuration.config_files import load_config
 from rl_training.experiment.runs import METADATA, METRICS, dependency_versions
+from rl_training.experiment.storage.files import write_json_atomically
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.workflows import evaluate, train

@@ -29,12 +29,12 @@ from rl_training.algorithms.scalezero import ScaleZero
 from rl_training.envs.make import check_environment
 from rl_training.envs.spaces import joined_spaces
 from rl_training.experiment.config import algorithm_params
-from rl_training.experiment.config_files import load_config
+from rl_training.experiment.configuration.config_files import load_config
 from rl_training.experiment.tasks import tasks_of
 from rl_training.kernels.scalezero import compiled_transformer
 from rl_training.kernels.search.transformer_model import TransformerModel
-from rl_training.models.scalar_support import expected_scalar
-from rl_training.models.scalezero_network import ScaleZeroNetwork
+from rl_training.models.planning.scalar_support import expected_scalar
+from rl_training.models.planning.scalezero_network import ScaleZeroNetwork
 from rl_training.search.model import ModelOutput
 from rl_training.search.search import SearchResult, TreeSearch
 

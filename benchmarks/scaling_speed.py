@@ -21,7 +21,7 @@ import numpy as np
 from peers import make_peer
 from records import OURS, SB3, why_missing
 from rl_training.experiment.config import TrainConfig, algorithm_params
-from rl_training.experiment.config_files import load_config
+from rl_training.experiment.configuration.config_files import load_config
 from speed_parts import Effort, Outcome, alternate, quotients
 from training_speed import train_ours, train_sb3
 

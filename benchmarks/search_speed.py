@@ -20,7 +20,7 @@ from torch import Tensor
 import lightzero_search
 from records import why_missing
 from rl_training.kernels.search.perceptron_model import Dense, MLPModel
-from rl_training.models.scalar_support import expected_scalar
+from rl_training.models.planning.scalar_support import expected_scalar
 from rl_training.search.gumbel import Gumbel
 from rl_training.search.model import ModelOutput
 from rl_training.search.puct import Puct

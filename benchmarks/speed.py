@@ -28,7 +28,7 @@ import sum_tree
 import sweep_speed
 import training_speed
 from records import RESULTS
-from rl_training.experiment.files import write_json_atomically
+from rl_training.experiment.storage.files import write_json_atomically
 from speed_guard import check
 from speed_parts import Benchmark, Effort, Outcome, spread, spread_words, summary
 

@@ -22,7 +22,7 @@ import cleanrl_scripts
 from peers import make_peer
 from records import OURS, SB3, why_missing
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_files import load_config
+from rl_training.experiment.configuration.config_files import load_config
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.workflows import evaluate, train
 from speed_parts import Effort, Outcome, alternate

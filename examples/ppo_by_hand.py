@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import torch
 
+from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.ppo import PPO
-from rl_training.algorithms.ppo_params import PPOParams
 from rl_training.envs.make import make_vector_env
 from rl_training.envs.step import StepBatch
 from rl_training.runtime.collector import RolloutCollector

@@ -12,10 +12,10 @@ from rl_training._version import __version__
 if TYPE_CHECKING:
     from rl_training.errors import AxiomError
     from rl_training.experiment.config import TrainConfig
-    from rl_training.experiment.config_files import load_config
+    from rl_training.experiment.configuration.config_files import load_config
     from rl_training.experiment.default_manager import DefaultExperimentManager
+    from rl_training.runtime.acting.policy import load_policy
     from rl_training.runtime.callbacks import Callback, EarlyStopping, TrainingEvent
-    from rl_training.runtime.policy import load_policy
     from rl_training.runtime.session import TrainResult
     from rl_training.runtime.workflows import evaluate, resume, train
 

@@ -16,8 +16,8 @@ STABLE = {
     "TrainResult": "rl_training.runtime.session",
     "TrainingEvent": "rl_training.runtime.callbacks",
     "evaluate": "rl_training.runtime.workflows",
-    "load_config": "rl_training.experiment.config_files",
-    "load_policy": "rl_training.runtime.policy",
+    "load_config": "rl_training.experiment.configuration.config_files",
+    "load_policy": "rl_training.runtime.acting.policy",
     "resume": "rl_training.runtime.workflows",
     "train": "rl_training.runtime.workflows",
 }

@@ -79,7 +79,7 @@ def train(
     config = _apply_overrides(request, continue_from, trust_code=trust_code)
     from rl_training.experiment.sweeps import trains_in_this_process
     from rl_training.runtime import workflows
-    from rl_training.runtime.progress import make_progress
+    from rl_training.runtime.recording.progress import make_progress
 
     # Seeds in other processes report their progress as lines of the log.
     progress = make_progress(quiet=output.quiet) if trains_in_this_process(config) else []
@@ -167,7 +167,7 @@ def resume(
             "`axiomrl train --continue SUMMARY`"
         )
     from rl_training.runtime import workflows
-    from rl_training.runtime.progress import make_progress
+    from rl_training.runtime.recording.progress import make_progress
 
     result = workflows.resume(
         checkpoint,
@@ -222,7 +222,7 @@ def algos(
         return 0
     admit_algorithm(name)
     spec = get_algorithm_spec(name)
-    from rl_training.experiment.config_docs import describe_fields
+    from rl_training.experiment.configuration.config_docs import describe_fields
 
     fields = describe_fields(spec.load_params())
     record = {
@@ -246,7 +246,7 @@ def algos(
 
 def doctor(output: Output) -> int:
     """Show versions, devices and what works, as key=value lines."""
-    from rl_training.experiment.doctor import examine
+    from rl_training.runtime.setup.doctor import examine
 
     findings = examine()
     output.show(findings, key_value_lines(findings))

@@ -14,7 +14,7 @@ from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
     from rl_training.experiment.config import TrainConfig
-    from rl_training.experiment.user_code import LoadedFrom
+    from rl_training.experiment.own_code.user_code import LoadedFrom
 
 
 def integer_option(flag: str, help: str) -> Any:
@@ -108,14 +108,14 @@ def _apply_overrides(
     A sweep that is continued has its configuration in its summary, where none of the three is given; `trust_code`
     says that the code which it names may be executed.
     """
-    from rl_training.experiment.config_files import load_config
+    from rl_training.experiment.configuration.config_files import load_config
     from rl_training.experiment.sweeps import parse_seeds
 
     base: Mapping[str, Any] | None = None
     loaded: LoadedFrom | None = None
     if continue_from is not None and not (request.config or request.preset or request.algo or request.env):
         from rl_training.experiment.benchmarking import read_summary
-        from rl_training.experiment.run_code import loaded_from_sweep
+        from rl_training.experiment.own_code.run_code import loaded_from_sweep
 
         base = read_summary(continue_from).config
         loaded = loaded_from_sweep(continue_from, trust_code=trust_code)

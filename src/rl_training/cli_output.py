@@ -18,9 +18,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from rl_training.envs.sdl import silence_sdl
+from rl_training.envs.families.sdl import silence_sdl
 from rl_training.errors import AxiomError, ConfigError, RunFailure, StorageError, nearest
-from rl_training.experiment.printing import printable, printable_lines
+from rl_training.experiment.storage.printing import printable, printable_lines
 
 INTERRUPTED = 130
 

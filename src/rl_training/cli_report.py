@@ -242,7 +242,7 @@ def plot(
     paths: Paths = None,
 ) -> int:
     """Draw learning curves, one panel per environment, with intervals over seeds."""
-    from rl_training.zoo.plot import write_plot
+    from rl_training.zoo.page.plot import write_plot
     from rl_training.zoo.reporting import build_report
 
     built = build_report(choice.paths(paths), choice.filters())

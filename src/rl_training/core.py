@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     )
     from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACParams
     from rl_training.algorithms.dqn import DQN, DQNParams, QRDQNParams
+    from rl_training.algorithms.params.ppo_params import A2CParams, PPOParams
     from rl_training.algorithms.ppo import PPO
-    from rl_training.algorithms.ppo_params import A2CParams, PPOParams
     from rl_training.algorithms.sac import SAC, SACParams
     from rl_training.algorithms.td3 import TD3, TD3Params
 
@@ -63,7 +63,7 @@ _MODULES = {
     "discrete_sac": ("DiscreteSAC", "DiscreteSACParams"),
     "dqn": ("DQN", "DQNParams", "QRDQNParams"),
     "ppo": ("PPO",),
-    "ppo_params": ("A2CParams", "PPOParams"),
+    "params.ppo_params": ("A2CParams", "PPOParams"),
     "sac": ("SAC", "SACParams"),
     "td3": ("TD3", "TD3Params"),
 }

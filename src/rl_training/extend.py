@@ -12,17 +12,25 @@ if TYPE_CHECKING:
     from rl_training.algorithms.advantages import generalized_advantage
     from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm, PlanningAlgorithm
     from rl_training.algorithms.dqn import DQN, DQNParams
-    from rl_training.algorithms.on_policy_params import OnPolicyParams
+    from rl_training.algorithms.params.on_policy_params import OnPolicyParams
+    from rl_training.algorithms.params.ppo_params import PPOParams
+    from rl_training.algorithms.params.replay_params import ReplayParams
     from rl_training.algorithms.planning.params import PlanningParams
     from rl_training.algorithms.ppo import PPO
-    from rl_training.algorithms.ppo_params import PPOParams
-    from rl_training.algorithms.replay_params import ReplayParams
     from rl_training.algorithms.sac import SAC, SACParams
     from rl_training.algorithms.td3 import TD3, TD3Params
     from rl_training.data.replay import ReplayBatch
     from rl_training.data.rollout import Rollout
     from rl_training.experiment.algorithm_spec import AlgorithmSpec
-    from rl_training.experiment.fork_rules import FREE, NETWORKS, OPTIMIZER, REPLAY, ROLLOUT, rules, scheduled
+    from rl_training.experiment.configuration.fork_rules import (
+        FREE,
+        NETWORKS,
+        OPTIMIZER,
+        REPLAY,
+        ROLLOUT,
+        rules,
+        scheduled,
+    )
     from rl_training.experiment.schedules import ScheduleSpec
     from rl_training.models.actor_critic import ActorCritic
     from rl_training.models.encoders import make_encoder
@@ -67,17 +75,17 @@ _MODULES = {
     "algorithms.advantages": ("generalized_advantage",),
     "algorithms.base": ("Algorithm", "OffPolicyAlgorithm", "OnPolicyAlgorithm", "PlanningAlgorithm"),
     "algorithms.dqn": ("DQN", "DQNParams"),
-    "algorithms.on_policy_params": ("OnPolicyParams",),
+    "algorithms.params.on_policy_params": ("OnPolicyParams",),
     "algorithms.planning.params": ("PlanningParams",),
     "algorithms.ppo": ("PPO",),
-    "algorithms.ppo_params": ("PPOParams",),
-    "algorithms.replay_params": ("ReplayParams",),
+    "algorithms.params.ppo_params": ("PPOParams",),
+    "algorithms.params.replay_params": ("ReplayParams",),
     "algorithms.sac": ("SAC", "SACParams"),
     "algorithms.td3": ("TD3", "TD3Params"),
     "data.replay": ("ReplayBatch",),
     "data.rollout": ("Rollout",),
     "experiment.algorithm_spec": ("AlgorithmSpec",),
-    "experiment.fork_rules": ("FREE", "NETWORKS", "OPTIMIZER", "REPLAY", "ROLLOUT", "rules", "scheduled"),
+    "experiment.configuration.fork_rules": ("FREE", "NETWORKS", "OPTIMIZER", "REPLAY", "ROLLOUT", "rules", "scheduled"),
     "experiment.schedules": ("ScheduleSpec",),
     "models.actor_critic": ("ActorCritic",),
     "models.encoders": ("make_encoder",),

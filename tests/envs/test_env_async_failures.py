@@ -16,14 +16,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.envs.async_vector import AsyncVectorEnv
+from paths import HELPERS, ROOT
 from rl_training.envs.make import make_vector_env
+from rl_training.envs.workers.async_vector import AsyncVectorEnv
 from rl_training.errors import ConfigError, EnvironmentFailure
 
 NUM_ENVS = 4
 SEEDS = [100, 101, 102, 103]
-HERE = Path(__file__).parent
-SOURCE = HERE.parents[1] / "src"
+SOURCE = ROOT / "src"
 HANG_SECONDS: float = importlib.import_module("env_samples").HANG_SECONDS
 PATIENCE = 300.0
 """Seconds that no healthy worker needs on the busiest machine."""
@@ -152,7 +152,7 @@ def test_environment_that_cannot_be_sent_to_a_worker_is_a_config_error() -> None
 
 
 def test_closing_in_the_middle_of_a_hang_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.envs.async_vector._CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("rl_training.envs.workers.async_vector._CLOSE_SECONDS", 0.5)
     env = _make(kind="hang")
     pids = _pids(env)
     env.reset(SEEDS)
@@ -211,7 +211,7 @@ def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,  # a module below the working directory would not count as installed
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(HERE)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(HELPERS)])},
     )
 
 
@@ -231,7 +231,7 @@ def test_a_script_that_never_closes_ends_without_hanging_or_leaking(tmp_path: Pa
 
 
 def test_workers_start_without_torch() -> None:
-    program = "import sys, rl_training.envs.async_worker, rl_training.envs.make; print('torch' in sys.modules)"
+    program = "import sys, rl_training.envs.workers.async_worker, rl_training.envs.make; print('torch' in sys.modules)"
     answer = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -72,7 +72,7 @@ def test_a_version_offers_all_actions_or_the_games_own() -> None:
 
 def test_games_that_somebody_else_has_registered_are_the_same() -> None:
     assert registration.registry[BREAKOUT].entry_point == "minatar.gym:BaseEnv"
-    assert find_spec(BREAKOUT).entry_point == "rl_training.envs.minatar:MinAtarEnv"
+    assert find_spec(BREAKOUT).entry_point == "rl_training.envs.families.minatar:MinAtarEnv"
 
 
 def test_an_argument_that_no_game_takes_is_refused_with_the_nearest() -> None:

@@ -21,7 +21,7 @@ from rl_training.envs.normalize import (
 )
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import CheckpointError
-from rl_training.experiment.env_params import EnvParams
+from rl_training.experiment.configuration.env_params import EnvParams
 
 NUM_ENVS = 3
 

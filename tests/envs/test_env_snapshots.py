@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from harness import require
-from rl_training.envs import snapshot
 from rl_training.envs.make import make_slots, make_vector_env
 from rl_training.envs.slot import EnvSlot, SlotStep
+from rl_training.envs.snapshots import snapshot
 from rl_training.envs.vector import SyncVectorEnv
 from rl_training.errors import CheckpointError, EnvironmentFailure
 

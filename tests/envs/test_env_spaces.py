@@ -22,7 +22,7 @@ from rl_training.envs.spaces import (
 )
 from rl_training.errors import CheckpointError
 from rl_training.experiment.tasks import tasks_of
-from rl_training.runtime.task_setup import TaskSetup
+from rl_training.runtime.setup.task_setup import TaskSetup
 
 BOOL: Any = np.bool_  # which Gymnasium takes and its annotations leave out
 SPACES: list[gym.Space[Any]] = [

@@ -17,7 +17,7 @@ from rl_training.search.puct import Puct
 from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
 from rl_training.search.transforms import TreeRange
-from search.tabular import TabularModel, as_perceptron, random_model
+from tabular import TabularModel, as_perceptron, random_model
 
 RULES: dict[str, Rule] = {"puct": Puct(), "puct-tree": Puct(transform=TreeRange()), "gumbel": Gumbel()}
 PATHS: dict[str, Callable[[TabularModel], Any]] = {"torch": lambda model: model, "compiled": as_perceptron}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from paths import FIXTURES
 from rl_training.search.gumbel import Gumbel
 from rl_training.search.puct import Puct
 from rl_training.search.search import TreeSearch
-from search.tabular import TabularModel, as_perceptron
+from tabular import TabularModel, as_perceptron
 
-FOLDER = Path(__file__).parent.parent / "fixtures" / "search"
+FOLDER = FIXTURES / "search"
 CASES = [(kind, case) for kind in ("puct", "gumbel") for case in json.loads((FOLDER / f"{kind}.json").read_text())]
 PATHS = {"torch": lambda model: model, "compiled": as_perceptron}
 

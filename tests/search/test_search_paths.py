@@ -5,18 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from paths import HELPERS
+from perceptrons import ACTIONS, LATENT, Perceptron
 from rl_training.search.gumbel import Gumbel
 from rl_training.search.puct import Puct
 from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
-from search.perceptrons import ACTIONS, LATENT, Perceptron
-from search.tabular import random_model
+from tabular import random_model
 
 NETWORKS = {
     "plain numbers": {"activation": "relu", "norm": False, "residual": False, "rescale": False, "atoms": 1},
@@ -184,10 +184,10 @@ from rl_training.search import compilation
 compilation._register()  # as another algorithm's kernel does before any search is imported
 import numpy as np
 
-sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+sys.path.insert(0, {str(HELPERS)!r})
 from rl_training.search.gumbel import Gumbel
 from rl_training.search.search import TreeSearch
-from search.tabular import random_model
+from tabular import random_model
 
 settings = dict(num_simulations=4, exploration=0.0, generator=np.random.default_rng(0))
 assert TreeSearch(Gumbel()).run(random_model(0), [0], **settings).visits.sum() == 4

@@ -21,12 +21,12 @@ from torch.nn import functional
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.distributional import categorical_loss, project_categorical, quantile_huber_loss
 from rl_training.algorithms.network_checks import ROWS, check_shape
-from rl_training.algorithms.network_sizes import dense_weights
-from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.algorithms.params.network_sizes import dense_weights
+from rl_training.algorithms.params.replay_params import ReplayParams
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.cadence import marks_between
-from rl_training.experiment.fork_rules import EXPLORATION, FREE, NETWORKS, REPLAY, rules, scheduled
+from rl_training.experiment.configuration.fork_rules import EXPLORATION, FREE, NETWORKS, REPLAY, rules, scheduled
 from rl_training.experiment.schedules import Schedule, ScheduleSpec
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters

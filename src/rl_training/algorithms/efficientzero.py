@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from rl_training.algorithms.muzero import MuZero
-from rl_training.algorithms.muzero_params import MuZeroParams
+from rl_training.algorithms.planning.muzero_params import MuZeroParams
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import PlanningAlgorithm
-from rl_training.algorithms.muzero_params import MuZeroParams
 from rl_training.algorithms.planning.actions import actions_by_policy, actions_by_search
 from rl_training.algorithms.planning.batches import BatchMaker, Bootstrap
 from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
+from rl_training.algorithms.planning.muzero_params import MuZeroParams
 from rl_training.algorithms.planning.params import PlanningParams
 from rl_training.algorithms.planning.unroll import UnrollBatch, muzero_loss
 from rl_training.data.observations import Observation
 from rl_training.experiment.cadence import marks_between
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
-from rl_training.models.planning_network import PlanningNetwork
+from rl_training.models.planning.planning_network import PlanningNetwork
 from rl_training.search.gumbel import Gumbel
 from rl_training.search.model import Searchable
 from rl_training.search.puct import Puct

@@ -19,7 +19,7 @@ from torch.nn import functional
 from rl_training.algorithms.advantages import explained_variance, generalized_advantage
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.algorithms.network_checks import ROWS, check_shape
-from rl_training.algorithms.ppo_params import PPOParams
+from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.data.observations import Observation, index_observation
 from rl_training.data.rollout import Rollout
 from rl_training.models.actor_critic import ActorCritic

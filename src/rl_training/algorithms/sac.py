@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.distributional import quantile_huber_loss
 from rl_training.algorithms.network_checks import ROWS, check_shape
-from rl_training.algorithms.network_sizes import dense_weights
-from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.algorithms.params.network_sizes import dense_weights
+from rl_training.algorithms.params.replay_params import ReplayParams
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.observations import Observation, map_observation
 from rl_training.data.replay import ReplayBatch
-from rl_training.experiment.fork_rules import EXPLORATION, FREE, NETWORKS, START, rules
+from rl_training.experiment.configuration.fork_rules import EXPLORATION, FREE, NETWORKS, START, rules
 from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic
 from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters

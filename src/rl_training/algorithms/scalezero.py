@@ -23,20 +23,20 @@ from rl_training.algorithms.planning.actions import actions_by_policy, actions_b
 from rl_training.algorithms.planning.batches import BatchMaker
 from rl_training.algorithms.planning.scalezero_loss import LossWeights, scalezero_loss
 from rl_training.algorithms.planning.scalezero_models import ScaleZeroModel, TaskView
+from rl_training.algorithms.planning.scalezero_params import ScaleZeroParams
 from rl_training.algorithms.planning.unroll import UnrollBatch
-from rl_training.algorithms.scalezero_params import ScaleZeroParams
 from rl_training.data.observations import Observation
 from rl_training.experiment.cadence import marks_between
-from rl_training.models.adapters import (
+from rl_training.models.discrete import DiscreteActions
+from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
+from rl_training.models.planning.adapters import (
     activate_adapters,
     fold_adapters,
     freeze_for_stage,
     merged_weights,
     trainable_parameters,
 )
-from rl_training.models.discrete import DiscreteActions
-from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
-from rl_training.models.scalezero_network import ScaleZeroNetwork, TaskSpec
+from rl_training.models.planning.scalezero_network import ScaleZeroNetwork, TaskSpec
 from rl_training.search.model import Searchable
 from rl_training.search.search import SearchResult, TreeSearch
 

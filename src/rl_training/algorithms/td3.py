@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.network_checks import ROWS, check_shape
-from rl_training.algorithms.network_sizes import dense_weights
-from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.algorithms.params.network_sizes import dense_weights
+from rl_training.algorithms.params.replay_params import ReplayParams
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
-from rl_training.experiment.fork_rules import FREE, NETWORKS, rules
+from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, rules
 from rl_training.models.continuous import ActionScale, DeterministicActor, StackedCritic
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rl_training.data.observations import NumpyObservation
-from rl_training.experiment.files import storage_errors
+from rl_training.experiment.storage.files import storage_errors
 
 _WHOLE = "observation"  # the column of an observation that is not a Dict
 

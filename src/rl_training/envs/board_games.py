@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.envs.board_opponents import DepthLimited, Opponent, perfect_tictactoe, random_opponent
+from rl_training.envs.families.board_opponents import DepthLimited, Opponent, perfect_tictactoe, random_opponent
 from rl_training.errors import ConfigError, EnvironmentFailure, MissingExtraError
 
 

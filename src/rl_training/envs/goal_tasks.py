@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.envs.generators import generator_from_state, generator_state
+from rl_training.envs.snapshots.generators import generator_from_state, generator_state
 
 Goals = dict[str, np.ndarray]
 

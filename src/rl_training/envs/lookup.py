@@ -15,8 +15,8 @@ from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
 from rl_training.errors import AxiomError, ConfigError, MissingExtraError, did_you_mean
-from rl_training.experiment.env_params import WRAPPER_KEYS, EnvParams
-from rl_training.experiment.user_code import load_module, load_object, split_name
+from rl_training.experiment.configuration.env_params import WRAPPER_KEYS, EnvParams
+from rl_training.experiment.own_code.user_code import load_module, load_object, split_name
 from rl_training.install_hint import install_hint, unmet_requirements
 
 # What an entry point's module, or the import it fails on, needs to be installed.
@@ -51,7 +51,7 @@ def find_spec(env_id: str) -> EnvSpec:
             _register_atari(env_id)
     spec = _registered_spec(name, env_id)
     if spec.entry_point == "minatar.gym:BaseEnv":
-        return dataclasses.replace(spec, entry_point="rl_training.envs.minatar:MinAtarEnv")
+        return dataclasses.replace(spec, entry_point="rl_training.envs.families.minatar:MinAtarEnv")
     return spec
 
 

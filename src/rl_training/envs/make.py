@@ -14,8 +14,8 @@ from rl_training.envs.slot import EnvFactory, EnvSlot
 from rl_training.envs.spaces import unsupported_action, unsupported_observation
 from rl_training.envs.vector import SyncVectorEnv, VectorEnv
 from rl_training.errors import ConfigError, did_you_mean
-from rl_training.experiment.env_params import EnvParams, Mode, env_params
-from rl_training.experiment.user_code import AdoptedCode, uses_of
+from rl_training.experiment.configuration.env_params import EnvParams, Mode, env_params
+from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 
 Backend = Literal["vector", "local_sync", "local_async"]
 BACKENDS = ("auto", "local_sync", "local_async", "vector")
@@ -36,12 +36,12 @@ def make_vector_env(
     chosen, _ = resolve_backend(env_id, env_kwargs, backend, num_envs, mode=mode)
     spec, params = find_spec(env_id), env_params(env_kwargs, mode)
     if chosen == "vector":
-        from rl_training.envs.vector_cartpole import VectorCartPole
+        from rl_training.envs.families.vector_cartpole import VectorCartPole
 
         return VectorCartPole(num_envs, **_vector_cartpole_kwargs(spec, params))
     factory = _factory(env_id, params)
     if chosen == "local_async":
-        from rl_training.envs.async_vector import AsyncVectorEnv
+        from rl_training.envs.workers.async_vector import AsyncVectorEnv
 
         return AsyncVectorEnv(factory, num_envs, num_workers=params.num_workers, worker_timeout=params.worker_timeout)
     return SyncVectorEnv([EnvSlot(factory, index) for index in range(num_envs)])

@@ -12,7 +12,7 @@ from rl_training.envs.spaces import observation_kind
 from rl_training.envs.step import Obs, StepBatch
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import CheckpointError
-from rl_training.experiment.env_params import EnvParams
+from rl_training.experiment.configuration.env_params import EnvParams
 
 _EPSILON = 1e-8
 _WHOLE = "observation"  # the key of an observation that is not a Dict

@@ -12,7 +12,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from rl_training.envs import snapshot
 from rl_training.envs.checks import (
     BrokenContract,
     MaskCheck,
@@ -23,13 +22,14 @@ from rl_training.envs.checks import (
 )
 from rl_training.envs.info_metrics import METRICS, InfoMetrics
 from rl_training.envs.lookup import explain_make_failure
-from rl_training.envs.native_messages import tame_native_messages
+from rl_training.envs.snapshots import snapshot
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode
 from rl_training.envs.tracker import EpisodeTracker, find_tracker
+from rl_training.envs.workers.native_messages import tame_native_messages
 from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
-from rl_training.experiment.env_params import EnvParams
-from rl_training.experiment.user_code import NO_CODE, AdoptedCode
+from rl_training.experiment.configuration.env_params import EnvParams
+from rl_training.experiment.own_code.user_code import NO_CODE, AdoptedCode
 
 _ARRAY = np.ndarray
 
@@ -56,7 +56,7 @@ class EnvFactory:
             env = EpisodeTracker(self._make_base())
             params = self.params
             if params.episodic_life or params.fire_reset or params.reward_sign or params.frame_stack > 1:
-                from rl_training.envs.atari import wrap_for_agent
+                from rl_training.envs.families.atari import wrap_for_agent
 
                 return wrap_for_agent(env, params)
             return env
@@ -75,7 +75,7 @@ class EnvFactory:
             make_kwargs["render_mode"] = self.render_mode
         tame_native_messages(spec)
         if params.atari:
-            from rl_training.envs.atari import make_preprocessed
+            from rl_training.envs.families.atari import make_preprocessed
 
             return make_preprocessed(spec, params, make_kwargs)
         return gym.make(spec, max_episode_steps=params.max_episode_steps, disable_env_checker=True, **make_kwargs)

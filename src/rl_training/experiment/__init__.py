@@ -10,7 +10,7 @@ from rl_training._lazy import lazy_exports
 if TYPE_CHECKING:
     from rl_training.experiment.algorithm_spec import AlgorithmSpec
     from rl_training.experiment.config import TrainConfig, check_config, config_to_dict, validate_config
-    from rl_training.experiment.config_files import load_config, preset_names
+    from rl_training.experiment.configuration.config_files import load_config, preset_names
     from rl_training.experiment.default_manager import DefaultExperimentManager
     from rl_training.experiment.manager import ExperimentManager, Runner, Trainer
     from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs, list_algorithms
@@ -38,7 +38,7 @@ __all__ = [
 _MODULES = {
     "algorithm_spec": ("AlgorithmSpec",),
     "config": ("TrainConfig", "check_config", "config_to_dict", "validate_config"),
-    "config_files": ("load_config", "preset_names"),
+    "configuration.config_files": ("load_config", "preset_names"),
     "default_manager": ("DefaultExperimentManager",),
     "manager": ("ExperimentManager", "Runner", "Trainer"),
     "registry": ("get_algorithm_spec", "list_algorithm_specs", "list_algorithms"),

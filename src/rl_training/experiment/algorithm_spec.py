@@ -82,10 +82,10 @@ class _Bases(NamedTuple):
 
 _BASES: dict[str, _Bases] = {
     "on_policy": _Bases(
-        "rl_training.algorithms.base:OnPolicyAlgorithm", "rl_training.algorithms.on_policy_params:OnPolicyParams"
+        "rl_training.algorithms.base:OnPolicyAlgorithm", "rl_training.algorithms.params.on_policy_params:OnPolicyParams"
     ),
     "off_policy": _Bases(
-        "rl_training.algorithms.base:OffPolicyAlgorithm", "rl_training.algorithms.replay_params:ReplayParams"
+        "rl_training.algorithms.base:OffPolicyAlgorithm", "rl_training.algorithms.params.replay_params:ReplayParams"
     ),
     "planning": _Bases(
         "rl_training.algorithms.base:PlanningAlgorithm", "rl_training.algorithms.planning.params:PlanningParams"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.files import storage_errors, write_json_atomically
 from rl_training.experiment.runs import SCORE, SUITE_SCORE, algorithm_word, sanitize, utc_now
+from rl_training.experiment.storage.files import storage_errors, write_json_atomically
+from rl_training.experiment.storage.untrusted import UntrustedFileError, read_json
 from rl_training.experiment.sweeps import COMPLETED, RUNNING, BenchmarkRunRecord
-from rl_training.experiment.untrusted import UntrustedFileError, read_json
 
 SUMMARY_SCHEMA_VERSION = 1
 SUMMARY_NAMES = "benchmark_summary__*.json of an output directory"
@@ -135,7 +135,7 @@ def write_summary(path: Path, summary: SweepSummary) -> None:
 
 def read_summary(path: Path) -> SweepSummary:
     """Return the sweep that a summary file describes; aggregates follow from its runs."""
-    from rl_training.experiment.schemas import Summary, mismatch
+    from rl_training.experiment.storage.schemas import Summary, mismatch
 
     try:
         content = read_json(path)

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import CheckpointError, StorageError
-from rl_training.experiment.files import (
+from rl_training.experiment.named_callbacks import CALLBACKS, kept_states
+from rl_training.experiment.runs import METADATA
+from rl_training.experiment.storage.files import (
     GONE,
     is_own_directory,
     make_directory,
@@ -26,11 +28,9 @@ from rl_training.experiment.files import (
     sync_directory,
     sync_file,
 )
-from rl_training.experiment.named_callbacks import CALLBACKS, kept_states
-from rl_training.experiment.runs import METADATA
-from rl_training.experiment.segments import check_segment, remove_unused
-from rl_training.experiment.state_files import STATE_FILE, TENSORS_FILE
-from rl_training.experiment.untrusted import UntrustedFileError, read_json
+from rl_training.experiment.storage.segments import check_segment, remove_unused
+from rl_training.experiment.storage.state_files import STATE_FILE, TENSORS_FILE
+from rl_training.experiment.storage.untrusted import UntrustedFileError, read_json
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -296,7 +296,7 @@ def verify_checkpoint(path: Path, *, to_resume: bool = False) -> Checkpoint:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of a checkpoint after checking its form."""
-    from rl_training.experiment.schemas import Manifest, mismatch  # pydantic takes a moment to import
+    from rl_training.experiment.storage.schemas import Manifest, mismatch  # pydantic takes a moment to import
 
     try:
         manifest: dict[str, Any] = read_json(path / MANIFEST)

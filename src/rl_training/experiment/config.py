@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from annotated_types import DocInfo, Ge, MaxLen, MinLen, Predicate
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.config_blocks import BenchmarkParams, EarlyStoppingParams, TrackingParams
-from rl_training.experiment.env_params import check_env_kwargs
-from rl_training.experiment.fork_rules import (
+from rl_training.experiment.configuration.config_blocks import BenchmarkParams, EarlyStoppingParams, TrackingParams
+from rl_training.experiment.configuration.env_params import check_env_kwargs
+from rl_training.experiment.configuration.fork_rules import (
     ALGORITHM,
     ENVIRONMENTS,
     FREE,
@@ -24,12 +24,8 @@ from rl_training.experiment.fork_rules import (
     STREAMS,
     rules,
 )
-from rl_training.experiment.named_callbacks import check_callbacks
-from rl_training.experiment.names_elsewhere import unknown_parameter, unknown_top_level_key
-from rl_training.experiment.registry import find_algorithm, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
-from rl_training.experiment.schedules import Schedule, as_schedule
-from rl_training.experiment.tasks import TASKS, check_suite, lists_environments, tasks_of
-from rl_training.experiment.validation import (
+from rl_training.experiment.configuration.names_elsewhere import unknown_parameter, unknown_top_level_key
+from rl_training.experiment.configuration.validation import (
     Problem,
     Source,
     build_record,
@@ -40,6 +36,10 @@ from rl_training.experiment.validation import (
     raise_problems,
     record_to_dict,
 )
+from rl_training.experiment.named_callbacks import check_callbacks
+from rl_training.experiment.registry import find_algorithm, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
+from rl_training.experiment.schedules import Schedule, as_schedule
+from rl_training.experiment.tasks import TASKS, check_suite, lists_environments, tasks_of
 
 
 def _is_device(name: str) -> bool:

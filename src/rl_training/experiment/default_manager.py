@@ -12,25 +12,25 @@ from typing import Any
 from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint, ResumePoint, newest_sound_checkpoint
 from rl_training.experiment.config import TrainConfig, check_config
-from rl_training.experiment.config_files import overlay_config
-from rl_training.experiment.forks import changed_settings
+from rl_training.experiment.configuration.config_files import overlay_config
+from rl_training.experiment.configuration.forks import changed_settings
 from rl_training.experiment.manager import Runner, Trainer
 from rl_training.experiment.named_callbacks import CALLBACKS, dropped_callbacks
-from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
-from rl_training.experiment.run_code import (
+from rl_training.experiment.own_code.run_code import (
     admit_code,
     changed_code,
     checkpoint_config,
     loaded_from,
     loaded_from_sweep,
 )
+from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.runs import dependency_versions
-from rl_training.experiment.sweep_setup import refuse_executor_without_seeds, setup_sweep
 from rl_training.experiment.sweeps import resolve_benchmark_seeds
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.runner import FunctionRunner
 from rl_training.runtime.session import TrainResult
-from rl_training.runtime.warm_start import with_fixed_init
+from rl_training.runtime.setup.warm_start import with_fixed_init
+from rl_training.runtime.sweep.sweep_setup import refuse_executor_without_seeds, setup_sweep
 
 logger = logging.getLogger("rl_training")
 

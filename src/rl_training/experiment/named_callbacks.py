@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rl_training.experiment.user_code import split_name
-from rl_training.experiment.validation import Problem, check_plain
+from rl_training.experiment.configuration.validation import Problem, check_plain
+from rl_training.experiment.own_code.user_code import split_name
 
 CALLBACKS = "callbacks"
 USE = "use"

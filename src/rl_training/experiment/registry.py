@@ -13,7 +13,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.algorithm_spec import AlgorithmSpec, Loop, check_spec
-from rl_training.experiment.user_code import LoadedFrom, admit, load_object, split_name
+from rl_training.experiment.own_code.user_code import LoadedFrom, admit, load_object, split_name
 
 ENTRY_POINTS = "axiomrl.algorithms"
 _PLACE = "algo"
@@ -83,12 +83,12 @@ _ANY_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
     for spec in (
-        *_family("on_policy", "ppo:PPO", _ANY_ACTIONS, _POLICY_GRADIENT, params_module="ppo_params"),
+        *_family("on_policy", "ppo:PPO", _ANY_ACTIONS, _POLICY_GRADIENT, params_module="params.ppo_params"),
         *_family("off_policy", "dqn:DQN", ("Discrete",), _Q_LEARNING),
         *_family("off_policy", "sac:SAC", ("Box",), _SOFT),
         *_family("off_policy", "discrete_sac:DiscreteSAC", ("Discrete",), _SOFT_DISCRETE),
         *_family("off_policy", "td3:TD3", ("Box",), _DETERMINISTIC),
-        *_family("planning", "muzero:MuZero", ("Discrete",), _PLANNING, params_module="muzero_params"),
+        *_family("planning", "muzero:MuZero", ("Discrete",), _PLANNING, params_module="planning.muzero_params"),
         *_family("planning", "gumbel_muzero:GumbelMuZero", ("Discrete",), _GUMBEL),
         *_family("planning", "efficientzero:EfficientZero", ("Discrete",), _EFFICIENT),
         *_family(
@@ -96,7 +96,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             "scalezero:ScaleZero",
             ("Discrete",),
             _MANY_TASKS,
-            params_module="scalezero_params",
+            params_module="planning.scalezero_params",
             train="rl_training.runtime.scalezero_trainer:train_scalezero",
             many_tasks=True,
         ),

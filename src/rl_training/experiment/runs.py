@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import AxiomError
-from rl_training.experiment.files import storage_errors, write_json_atomically
-from rl_training.experiment.untrusted import read_json
+from rl_training.experiment.storage.files import storage_errors, write_json_atomically
+from rl_training.experiment.storage.untrusted import read_json
 
 METADATA_SCHEMA_VERSION = 1
 METADATA = "metadata.json"
@@ -146,7 +146,7 @@ def read_metadata(run_dir: Path) -> dict[str, Any]:
 
 def read_whole_metadata(run_dir: Path) -> dict[str, Any]:
     """Return a run's metadata with everything in it that a run which goes on relies on."""
-    from rl_training.experiment.schemas import Metadata, mismatch
+    from rl_training.experiment.storage.schemas import Metadata, mismatch
 
     content = read_metadata(run_dir)
     problem = mismatch(Metadata, content)

@@ -12,8 +12,8 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_blocks import BenchmarkParams
-from rl_training.experiment.validation import check_value, raise_problems
+from rl_training.experiment.configuration.config_blocks import BenchmarkParams
+from rl_training.experiment.configuration.validation import check_value, raise_problems
 
 PENDING, RUNNING, COMPLETED, INTERRUPTED, FAILED = "pending", "running", "completed", "interrupted", "failed"
 MOST_SEEDS = 10_000

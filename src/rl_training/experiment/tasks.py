@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import MinLen
 
 from rl_training.errors import AxiomError, ConfigError, did_you_mean
-from rl_training.experiment.env_params import MODES, WRAPPER_KEYS, EnvParams, check_env_kwargs, env_params
-from rl_training.experiment.validation import KeyPath, Problem, check_value, field_types, plain, raise_problems
+from rl_training.experiment.configuration.env_params import MODES, WRAPPER_KEYS, EnvParams, check_env_kwargs, env_params
+from rl_training.experiment.configuration.validation import (
+    KeyPath,
+    Problem,
+    check_value,
+    field_types,
+    plain,
+    raise_problems,
+)
 
 if TYPE_CHECKING:
     from rl_training.experiment.config import TrainConfig

@@ -12,7 +12,7 @@ from rl_training.algorithms.planning.models import NetworkModel
 from rl_training.kernels import requires
 from rl_training.kernels.search.checked import CheckedModel, Watch
 from rl_training.kernels.search.perceptron_model import Dense, MLPModel
-from rl_training.models.planning_network import Block, PlanningNetwork
+from rl_training.models.planning.planning_network import Block, PlanningNetwork
 
 
 def attach(algorithm: MuZero, kernel: str) -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import ppo
+from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.ppo import PPO, PPOBatch, scaled_advantage
-from rl_training.algorithms.ppo_params import PPOParams
 from rl_training.kernels import requires
 from rl_training.kernels.gradients import Twin, step_in
 from rl_training.kernels.perceptrons import Perceptrons, differentiable, linear_backward

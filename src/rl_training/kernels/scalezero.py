@@ -12,10 +12,10 @@ from rl_training.algorithms.scalezero import ScaleZero
 from rl_training.kernels import requires
 from rl_training.kernels.search.checked import CheckedModel, Watch
 from rl_training.kernels.search.transformer_model import Block, Linear, Norm, TaskHeads, Transformer, TransformerModel
-from rl_training.models.adapters import ScaledLinear
-from rl_training.models.experts import MixtureOfExperts
-from rl_training.models.scalezero_network import SIMPLEX_SIZE, ScaleZeroNetwork, TaskParts
-from rl_training.models.world_transformer import TransformerBlock, WorldTransformer
+from rl_training.models.planning.adapters import ScaledLinear
+from rl_training.models.planning.experts import MixtureOfExperts
+from rl_training.models.planning.scalezero_network import SIMPLEX_SIZE, ScaleZeroNetwork, TaskParts
+from rl_training.models.planning.world_transformer import TransformerBlock, WorldTransformer
 from rl_training.search.model import Searchable
 
 

@@ -21,7 +21,7 @@ from rl_training.data.rollout import Rollout, RolloutStorage
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import EnvironmentFailure, NonFiniteError
-from rl_training.runtime.streams import derive_seeds
+from rl_training.runtime.setup.streams import derive_seeds
 
 
 @dataclass

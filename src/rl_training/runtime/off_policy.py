@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
-from rl_training.algorithms.replay_params import ReplayParams
+from rl_training.algorithms.params.replay_params import ReplayParams
 from rl_training.data.hindsight import HindsightReplay
 from rl_training.data.replay import Replay
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
@@ -23,12 +23,12 @@ from rl_training.envs.vector import VectorEnv
 from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.env_params import env_params
+from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
-from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
-from rl_training.runtime.update_rate import say_small_replay, say_update_rate
+from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
+from rl_training.runtime.setup.update_rate import say_small_replay, say_update_rate
 
 
 def train_off_policy(

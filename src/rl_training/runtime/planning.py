@@ -29,16 +29,16 @@ from rl_training.envs.vector import VectorEnv
 from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.env_params import env_params
+from rl_training.experiment.configuration.env_params import env_params
 from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import make_sampler
 from rl_training.runtime.planning_collector import ActionTaker, PlanningCollector
-from rl_training.runtime.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.session import TrainingSession, TrainResult
-from rl_training.runtime.streams import derive_seeds
-from rl_training.runtime.task_setup import TaskSetup
-from rl_training.runtime.update_rate import say_small_replay, say_update_rate
+from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
+from rl_training.runtime.setup.streams import derive_seeds
+from rl_training.runtime.setup.task_setup import TaskSetup
+from rl_training.runtime.setup.update_rate import say_small_replay, say_update_rate
 from rl_training.search.search import SearchResult
 
 CLIPPED_SHARE = 0.01  # of the targets beyond the support that is worth a warning

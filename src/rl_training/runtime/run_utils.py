@@ -12,8 +12,7 @@ import yaml
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import LATEST, point, write_checkpoint
 from rl_training.experiment.config import TrainConfig, config_to_dict
-from rl_training.experiment.files import replace_text, storage_errors
-from rl_training.experiment.run_code import USER_CODE, code_records
+from rl_training.experiment.own_code.run_code import USER_CODE, code_records
 from rl_training.experiment.runs import (
     CONFIG,
     create_run_directory,
@@ -21,8 +20,9 @@ from rl_training.experiment.runs import (
     new_metadata,
     write_metadata,
 )
-from rl_training.experiment.segments import check_segments_still_there
-from rl_training.experiment.state_files import write_state
+from rl_training.experiment.storage.files import replace_text, storage_errors
+from rl_training.experiment.storage.segments import check_segments_still_there
+from rl_training.experiment.storage.state_files import write_state
 
 
 def resolve_device(name: str) -> torch.device:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.benchmarking import SweepSummary, aggregate_sweep, score_metric, write_summary
-from rl_training.experiment.files import hold_lock, storage_errors
 from rl_training.experiment.manager import Runner
 from rl_training.experiment.runs import SCORE, utc_now
+from rl_training.experiment.storage.files import hold_lock, storage_errors
 from rl_training.experiment.sweeps import (
     COMPLETED,
     FAILED,
@@ -20,10 +20,10 @@ from rl_training.experiment.sweeps import (
     BenchmarkRunRecord,
     SeedSweepPlan,
 )
-from rl_training.runtime.executors import Executor, SerialExecutor
-from rl_training.runtime.result import EPISODE_BOUNDARY, EXACT
+from rl_training.runtime.recording.result import EPISODE_BOUNDARY, EXACT
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.signals import SignalGuard
+from rl_training.runtime.sweep.executors import Executor, SerialExecutor
 
 logger = logging.getLogger("rl_training")
 

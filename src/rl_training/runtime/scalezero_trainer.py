@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from rl_training.algorithms.planning.scalezero_params import ScaleZeroParams
 from rl_training.algorithms.scalezero import ScaleZero
-from rl_training.algorithms.scalezero_params import ScaleZeroParams
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig, algorithm_params, check_config
 from rl_training.experiment.tasks import is_suite, tasks_of

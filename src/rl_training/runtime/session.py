@@ -26,28 +26,28 @@ from rl_training.experiment.checkpoints import (
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tasks import is_suite
-from rl_training.runtime.callback_setup import make_named_callbacks
+from rl_training.runtime.acting.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping
 from rl_training.runtime.controls import Control
-from rl_training.runtime.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
-from rl_training.runtime.metrics import Stopwatch
 from rl_training.runtime.protocols import Algorithm, Collector
-from rl_training.runtime.recorded_run import RecordedRun
-from rl_training.runtime.recorder import RunRecorder
-from rl_training.runtime.replay_archive import ReplayArchive
-from rl_training.runtime.restored_state import (
+from rl_training.runtime.recording.metrics import Stopwatch
+from rl_training.runtime.recording.recorded_run import RecordedRun
+from rl_training.runtime.recording.recorder import RunRecorder
+from rl_training.runtime.recording.replay_archive import ReplayArchive
+from rl_training.runtime.recording.result import EPISODE_BOUNDARY, EXACT
+from rl_training.runtime.recording.result import TrainResult as TrainResult
+from rl_training.runtime.run_utils import create_training_run, save_training_checkpoint, write_run_config
+from rl_training.runtime.setup.callback_setup import make_named_callbacks
+from rl_training.runtime.setup.restored_state import (
     check_actions,
     check_collector_form,
     check_form,
     check_replay_counts,
     checkpoint_fits,
 )
-from rl_training.runtime.result import EPISODE_BOUNDARY, EXACT
-from rl_training.runtime.result import TrainResult as TrainResult
-from rl_training.runtime.run_utils import create_training_run, save_training_checkpoint, write_run_config
-from rl_training.runtime.setup import RunSetup
+from rl_training.runtime.setup.run_setup import RunSetup
+from rl_training.runtime.setup.streams import Streams
 from rl_training.runtime.signals import SignalGuard
-from rl_training.runtime.streams import Streams
 
 logger = logging.getLogger("rl_training")
 

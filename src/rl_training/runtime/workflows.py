@@ -13,18 +13,18 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.experiment.run_code import admit_code, checkpoint_config, loaded_from, say_changed_code
+from rl_training.experiment.own_code.run_code import admit_code, checkpoint_config, loaded_from, say_changed_code
 from rl_training.experiment.runs import sanitize
 from rl_training.experiment.tasks import choose_task, is_suite
+from rl_training.runtime.acting.evaluator import EpisodeResult, evaluate_tasks
+from rl_training.runtime.acting.policy import policies_from_checkpoint
+from rl_training.runtime.acting.video import check_filming, record_episodes
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.evaluator import EpisodeResult, evaluate_tasks
-from rl_training.runtime.policy import policies_from_checkpoint
 from rl_training.runtime.session import TrainResult
-from rl_training.runtime.size_limits import check_episodes, check_observation_size
-from rl_training.runtime.streams import derive_seeds
-from rl_training.runtime.threads import threads_of
-from rl_training.runtime.torch_setup import TorchSetup
-from rl_training.runtime.video import check_filming, record_episodes
+from rl_training.runtime.setup.size_limits import check_episodes, check_observation_size
+from rl_training.runtime.setup.streams import derive_seeds
+from rl_training.runtime.setup.threads import threads_of
+from rl_training.runtime.setup.torch_setup import TorchSetup
 
 
 @dataclass(frozen=True)

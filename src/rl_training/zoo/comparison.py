@@ -15,7 +15,7 @@ from rl_training.experiment.statistics import (
     probability_of_improvement,
     probability_of_improvement_interval,
 )
-from rl_training.experiment.untrusted import UntrustedFileError, read_json
+from rl_training.experiment.storage.untrusted import UntrustedFileError, read_json
 from rl_training.zoo.entries import Entry, find_entry
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL, SEEDS_FOR_TRUST
 from rl_training.zoo.manifests import load_manifests

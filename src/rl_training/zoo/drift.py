@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rl_training.experiment.env_params import MODES, WRAPPER_KEYS, EnvParams
+from rl_training.experiment.configuration.env_params import MODES, WRAPPER_KEYS, EnvParams
 from rl_training.zoo.entries import Entry, preset_settings
 from rl_training.zoo.manifests import Manifest, manifest_of
 

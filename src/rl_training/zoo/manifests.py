@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.safe_yaml import parse_yaml
+from rl_training.experiment.configuration.safe_yaml import parse_yaml
 from rl_training.zoo.entries import fingerprint, preset_settings
 
 

@@ -29,7 +29,7 @@ def locked_presets() -> Mapping[str, Mapping[str, Any]]:
 def resolve_presets() -> dict[str, dict[str, Any]]:
     """Resolve every packaged preset, which imports its algorithm."""
     from rl_training.experiment.config import config_to_dict
-    from rl_training.experiment.config_files import load_config, preset_names
+    from rl_training.experiment.configuration.config_files import load_config, preset_names
 
     resolved = {}
     for name in preset_names():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rl_training.zoo.curves import Axis, Curve
+from rl_training.zoo.page.curves import Axis, Curve
 
 
 class Quantity(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_training.experiment.printing import printable
+from rl_training.experiment.storage.printing import printable
 from rl_training.zoo.reporting import Report
 from rl_training.zoo.tables import Table, leaderboard_tables, report_tables
 
@@ -123,7 +123,7 @@ def _render_json(report: Report, kind: Kind) -> str:
 
 
 def _render_html(report: Report, kind: Kind, folder: Path = Path()) -> str:
-    from rl_training.zoo.html_report import render_page  # the other formats need no templates
+    from rl_training.zoo.page.html_report import render_page  # the other formats need no templates
 
     return render_page(report, kind, folder)
 

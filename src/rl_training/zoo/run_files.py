@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.runs import METADATA, METADATA_SCHEMA_VERSION
-from rl_training.experiment.untrusted import MAX_INTEGER, UntrustedFileError, parse_json, read_text
+from rl_training.experiment.storage.untrusted import MAX_INTEGER, UntrustedFileError, parse_json, read_text
 
 STATUSES = ("completed", "running", "interrupted", "failed")
 LARGEST_VALUE = 1e100

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rl_training.errors import AxiomError, ConfigError
-from rl_training.experiment.env_params import MODES
+from rl_training.experiment.configuration.env_params import MODES
+from rl_training.experiment.configuration.safe_yaml import parse_yaml
 from rl_training.experiment.runs import CONFIG, METADATA, METRICS, SCORE, SUITE_SCORE
-from rl_training.experiment.safe_yaml import parse_yaml
 from rl_training.zoo.run_files import (
     UnreadableError,
     finite,

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from rl_training.data.observations import Observation
-from rl_training.models.planning_network import PlanningNetwork
-from rl_training.models.scalar_support import expected_scalar
+from rl_training.models.planning.planning_network import PlanningNetwork
+from rl_training.models.planning.scalar_support import expected_scalar
 from rl_training.search.model import ModelOutput
 
 

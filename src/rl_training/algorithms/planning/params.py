@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
-from rl_training.algorithms.replay_params import ExperienceParams
-from rl_training.experiment.fork_rules import FREE, NETWORKS, REPLAY, rules, scheduled
+from rl_training.algorithms.params.replay_params import ExperienceParams
+from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, REPLAY, rules, scheduled
 from rl_training.experiment.schedules import (
     DEFAULT_EXPONENTIAL_RATIO,
     DEFAULT_FACTOR,

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rl_training.algorithms.planning.unroll import UnrollBatch, clipped_share, known_mean
 from rl_training.data.observations import Observation, map_observation
-from rl_training.models.experts import Routing, expert_usage, load_balance
-from rl_training.models.scalar_support import scalar_loss
-from rl_training.models.scalezero_network import ScaleZeroNetwork, TaskWindow, Unrolled
+from rl_training.models.planning.experts import Routing, expert_usage, load_balance
+from rl_training.models.planning.scalar_support import scalar_loss
+from rl_training.models.planning.scalezero_network import ScaleZeroNetwork, TaskWindow, Unrolled
 
 
 class LossWeights(NamedTuple):

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from rl_training.data.observations import Observation
 from rl_training.models.encoders import DictEncoder, ImageEncoder, VectorEncoder
-from rl_training.models.planning_network import Prediction
-from rl_training.models.scalar_support import expected_scalar
-from rl_training.models.scalezero_network import ScaleZeroNetwork
+from rl_training.models.planning.planning_network import Prediction
+from rl_training.models.planning.scalar_support import expected_scalar
+from rl_training.models.planning.scalezero_network import ScaleZeroNetwork
 from rl_training.search.model import ModelOutput
 from rl_training.search.search import SearchResult
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.muzero_params import MuZeroParams
+from rl_training.algorithms.planning.muzero_params import MuZeroParams
 from rl_training.data.observations import Observation
-from rl_training.models.planning_network import PlanningNetwork
-from rl_training.models.scalar_support import clipped, scalar_loss
+from rl_training.models.planning.planning_network import PlanningNetwork
+from rl_training.models.planning.scalar_support import clipped, scalar_loss
 
 
 class UnrollBatch(NamedTuple):

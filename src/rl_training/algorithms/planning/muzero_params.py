@@ -1,0 +1,77 @@
+"""Parameters of MuZero; its relatives are other sets of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+
+from rl_training.algorithms.params.network_sizes import dense_weights
+from rl_training.algorithms.planning.params import PlanningParams
+from rl_training.experiment.configuration.fork_rules import NETWORKS, REPLAY, rules
+
+
+@dataclass(frozen=True)
+class MuZeroParams(PlanningParams):
+    """Parameters of MuZero."""
+
+    on_fork: ClassVar[Mapping[str, str]] = {
+        **rules(REPLAY, "two_player"),
+        **rules(NETWORKS, "value_prefix", "value_prefix_horizon", "consistency_coef", "latent_size"),
+    }
+
+    two_player: bool = False
+    """Players take turns and one's gain is the other's loss: values change their sign with every move."""
+    value_prefix: bool = False
+    """Predict sums of rewards by a recurrent cell instead of single rewards (EfficientZero)."""
+    value_prefix_horizon: Annotated[int, Ge(1)] = 5
+    """Steps after which the recurrent cell starts anew."""
+    consistency_coef: Annotated[float, Ge(0)] = 0.0
+    """Weight of the similarity between imagined and observed latents (EfficientZero)."""
+    latent_size: Annotated[int, Ge(1)] = 64
+    """Width of the latent state."""
+
+    @property
+    def discount(self) -> float:
+        """The factor of the next state's value, negative where that is the other player's."""
+        return -self.gamma if self.two_player else self.gamma
+
+    @property
+    def prefix_horizon(self) -> int | None:
+        """Steps over which rewards are summed for the model, None where it learns single rewards."""
+        return self.value_prefix_horizon if self.value_prefix else None
+
+    @property
+    def with_successors(self) -> bool:
+        """Whether the learner sees what was observed after each step."""
+        return self.consistency_coef > 0
+
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return how many weights are trained at least, for so many input features and action outputs."""
+        latent, hidden = self.latent_size, self.hidden_size
+        model = dense_weights(inputs, hidden, latent) + dense_weights(latent, hidden, latent)
+        heads = 2 * dense_weights(latent, hidden) + dense_weights(hidden, outputs + 2 * (2 * self.support_size + 1))
+        prefix = 4 * hidden * (latent + hidden + 2) if self.value_prefix else 0
+        projections = 2 * dense_weights(latent, latent, latent) if self.with_successors else 0
+        return model + heads + prefix + projections
+
+    @property
+    def latent_numbers(self) -> int:
+        """Numbers that the search keeps of a state."""
+        return self.latent_size
+
+    def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
+        """Return the repairs for values that do not fit together."""
+        found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
+        if self.value_prefix and self.value_prefix_horizon > self.unroll_steps:
+            found.append(
+                f"algo_kwargs.value_prefix_horizon: {self.value_prefix_horizon} steps are never seen together in "
+                f"training, which unrolls {self.unroll_steps}; lower it or raise unroll_steps"
+            )
+        if self.two_player and self.value_prefix:
+            found.append(
+                "algo_kwargs.value_prefix: sums the rewards of one player; set it to false where two take turns"
+            )
+        return found

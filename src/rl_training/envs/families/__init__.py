@@ -1,0 +1,1 @@
+"""What single families of environments need."""

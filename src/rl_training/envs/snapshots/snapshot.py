@@ -1,0 +1,206 @@
+"""An environment's whole state as plain values, so that a fresh one continues identically.
+
+`take` walks the wrappers down to the base environment. Anything it does not know exactly makes the whole
+snapshot None: an environment that is only nearly restored would make a resumed run silently different.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import wrappers
+
+from rl_training.envs.snapshots.generators import generator_from_state, generator_state
+from rl_training.envs.snapshots.snapshot_families import find_family
+from rl_training.envs.step import copy_obs
+from rl_training.errors import CheckpointError, EnvironmentFailure
+
+AnyEnv = gym.Env[Any, Any]
+
+
+class _Access(NamedTuple):
+    """How one kind of layer is read and written."""
+
+    take: Callable[[Any], dict[str, Any]]
+    put: Callable[[Any, dict[str, Any]], None]
+
+
+def take(env: AnyEnv) -> dict[str, Any] | None:
+    """Return numpy arrays and plain JSON values in nested dicts and lists, or None for an unknown part."""
+    layers: list[dict[str, Any]] = []
+    layer: Any = env
+    while isinstance(layer, gym.Wrapper):
+        access = _wrapper_access(layer)
+        if access is None:
+            return None
+        layers.append({"type": _type_name(layer), "state": access.take(layer)})
+        layer = layer.env
+    access = _base_access(layer)
+    if access is None:
+        return None
+    base = {"type": _type_name(layer), "state": access.take(layer), "generator": _take_generator(layer)}
+    return {"wrappers": layers, "base": base}
+
+
+def put(env: AnyEnv, state: dict[str, Any]) -> None:
+    """Make `env`, built like the one that was saved, continue from `state`."""
+    layer: Any = env
+    for saved in state["wrappers"]:
+        access = _wrapper_access(layer) if isinstance(layer, gym.Wrapper) else None
+        _expect(layer, saved, access)
+        assert access is not None
+        access.put(layer, saved["state"])
+        layer = layer.env
+    base = state["base"]
+    access = None if isinstance(layer, gym.Wrapper) else _base_access(layer)
+    _expect(layer, base, access)
+    assert access is not None
+    access.put(layer, base["state"])
+    _put_generator(layer, base["generator"])
+
+
+def _wrapper_access(layer: AnyEnv) -> _Access | None:
+    own = _own_state_access(layer)
+    # The exact type: a subclass may keep more than its parent does.
+    return own if own is not None else _WRAPPERS.get(type(layer))
+
+
+def _base_access(env: AnyEnv) -> _Access | None:
+    own = _own_state_access(env)
+    if own is not None:
+        return own
+    family = find_family(env)
+    return None if family is None else _Access(family.take, family.put)
+
+
+def _own_state_access(layer: Any) -> _Access | None:
+    """Access to a layer that defines `state_dict` and `load_state_dict` itself."""
+    if not all(callable(getattr(type(layer), name, None)) for name in ("state_dict", "load_state_dict")):
+        return None
+
+    def take_own(env: Any) -> dict[str, Any]:
+        state = env.state_dict()
+        _check_plain(state, f"{_type_name(env)}.state_dict()")
+        return copy_plain(state)
+
+    def put_own(env: Any, state: dict[str, Any]) -> None:
+        env.load_state_dict(copy_plain(state))
+
+    return _Access(take_own, put_own)
+
+
+def copy_plain(value: Any) -> Any:
+    """Return a copy that shares no array or container with `value`."""
+    if isinstance(value, dict):
+        return {key: copy_plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [copy_plain(part) for part in value]
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _check_plain(value: Any, place: str) -> None:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise EnvironmentFailure(f"{place} has the key {key!r}: only strings can be saved")
+            _check_plain(part, f"{place}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for index, part in enumerate(value):
+            _check_plain(part, f"{place}[{index}]")
+    elif isinstance(value, np.ndarray):
+        if value.dtype == object:
+            raise EnvironmentFailure(f"{place} is an array of Python objects: only numbers can be saved")
+    elif value is not None and type(value) not in (bool, int, float, str):
+        raise EnvironmentFailure(
+            f"{place} is a {type(value).__name__}: only numpy arrays and plain values (None, bool, int, "
+            "float, str, lists and dicts of them) can be saved"
+        )
+
+
+def _expect(layer: Any, saved: dict[str, Any], access: _Access | None) -> None:
+    if access is None or saved["type"] != _type_name(layer):
+        raise CheckpointError(
+            f"the checkpoint's environment has a `{saved['type']!s:.200}` where this one has a "
+            f"`{_type_name(layer)}`: resume with the same environment, wrappers and package versions"
+        )
+
+
+def _type_name(layer: Any) -> str:
+    return f"{type(layer).__module__}.{type(layer).__qualname__}"
+
+
+def _take_generator(env: Any) -> dict[str, Any] | None:
+    if env._np_random is None:
+        return None
+    return {"state": copy_plain(generator_state(env._np_random)), "seed": env._np_random_seed}
+
+
+def _put_generator(env: Any, saved: dict[str, Any] | None) -> None:
+    env._np_random = None if saved is None else generator_from_state(saved["state"])
+    env._np_random_seed = None if saved is None else saved["seed"]
+
+
+def _attributes(*names: str) -> _Access:
+    """Access to a wrapper whose whole state is in attributes with plain values."""
+
+    def take_attributes(layer: Any) -> dict[str, Any]:
+        return {name: getattr(layer, name) for name in names}
+
+    def put_attributes(layer: Any, state: dict[str, Any]) -> None:
+        for name in names:
+            setattr(layer, name, state[name])
+
+    return _Access(take_attributes, put_attributes)
+
+
+def _take_frame_stack(layer: Any) -> dict[str, Any]:
+    return {
+        "frames": [copy_obs(frame) for frame in layer.obs_queue],
+        "padding": copy_obs(layer.padding_value),
+    }
+
+
+def _put_frame_stack(layer: Any, state: dict[str, Any]) -> None:
+    layer.obs_queue = deque((copy_obs(frame) for frame in state["frames"]), maxlen=layer.stack_size)
+    layer.padding_value = copy_obs(state["padding"])
+
+
+def _take_preprocessing(layer: Any) -> dict[str, Any]:
+    # The buffers show through when a game ends in the middle of a frame skip.
+    buffers = [buffer.copy() for buffer in layer.obs_buffer]
+    return {"buffers": buffers, "lives": int(layer.lives), "game_over": bool(layer.game_over)}
+
+
+def _put_preprocessing(layer: Any, state: dict[str, Any]) -> None:
+    for buffer, saved in zip(layer.obs_buffer, state["buffers"], strict=True):
+        buffer[...] = saved
+    layer.lives, layer.game_over = state["lives"], state["game_over"]
+
+
+def _skip_checks(layer: Any, state: dict[str, Any]) -> None:
+    # It compares the first step with the reset before it, which a restored environment never had.
+    layer.checked_reset = layer.checked_step = layer.checked_data_reuse = True
+
+
+_WRAPPERS: dict[type, _Access] = {
+    wrappers.TimeLimit: _attributes("_elapsed_steps"),
+    wrappers.OrderEnforcing: _attributes("_has_reset"),
+    wrappers.FrameStackObservation: _Access(_take_frame_stack, _put_frame_stack),
+    wrappers.AtariPreprocessing: _Access(_take_preprocessing, _put_preprocessing),
+    wrappers.PassiveEnvChecker: _Access(lambda layer: {}, _skip_checks),
+    # These keep nothing between steps that decides what comes next.
+    wrappers.ClipAction: _attributes(),
+    wrappers.RescaleAction: _attributes(),
+    wrappers.FlattenObservation: _attributes(),
+    wrappers.FilterObservation: _attributes(),
+    wrappers.DtypeObservation: _attributes(),
+    wrappers.ReshapeObservation: _attributes(),
+    wrappers.RescaleObservation: _attributes(),
+    wrappers.ResizeObservation: _attributes(),
+    wrappers.GrayscaleObservation: _attributes(),
+    wrappers.ClipReward: _attributes(),
+}

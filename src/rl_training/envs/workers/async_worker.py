@@ -1,0 +1,108 @@
+"""The worker process of `local_async`: it owns a run of slots and does what the run tells it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.envs.families.sdl import silence_sdl
+from rl_training.envs.slot import EnvSlot
+from rl_training.envs.step import write_row
+from rl_training.envs.vector import private_actions, reset_slots, step_slots
+from rl_training.envs.workers.shared_rows import SharedRows, obs_views
+from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
+
+# A worker replies (True, result), or (False, error) for a failure, after which it ends.
+
+
+def run_worker(
+    connection: Connection,
+    make: Callable[[], gym.Env[Any, Any]],
+    indices: Sequence[int],
+    worker: int,
+    shared: SharedRows,
+) -> None:
+    """Serve commands until told to close or until the run is gone."""
+    # A terminal sends its signals to every process: what to do about them is for the run to decide.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=exit_with_parent, daemon=True).start()
+    silence_sdl()
+    try:
+        group = _SlotGroup(make, indices, worker, shared)
+        connection.send((True, None))
+        while True:
+            command, argument = connection.recv()
+            if command == "close":
+                group.close()
+                return
+            connection.send((True, getattr(group, command)(argument)))
+    except (EOFError, ConnectionError):
+        return
+    except NonFiniteError as error:
+        connection.send((False, NonFiniteError(str(error))))
+    except AxiomError as error:
+        connection.send((False, EnvironmentFailure(str(error))))
+    except Exception:
+        cause = f"environment worker {worker} failed:\n{traceback.format_exc().rstrip()}"
+        connection.send((False, EnvironmentFailure(cause)))
+
+
+def exit_with_parent() -> None:
+    """End the process when the one that started it has died, even in the middle of an endless step."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+class _SlotGroup:
+    """The slots of one worker; its methods are the commands."""
+
+    def __init__(
+        self, make: Callable[[], gym.Env[Any, Any]], indices: Sequence[int], worker: int, shared: SharedRows
+    ) -> None:
+        start, stop = indices[0], indices[-1] + 1
+        self._start = start
+        self._worker = worker
+        self._entered = shared.entered.view()
+        self._rows = shared.rows(start, stop)
+        self._final_obs = obs_views(shared.final_obs, start, stop)
+        self._actions = shared.actions.view()[start:stop]
+        self._slots: list[EnvSlot] = []
+        for index in indices:
+            self._enter(index - start)
+            self._slots.append(EnvSlot(make, index))
+
+    def reset(self, seeds: Sequence[int]) -> bool:
+        return reset_slots(self._slots, seeds, self._rows, self._enter)
+
+    def step(self, _: None) -> tuple[list[tuple[int, np.ndarray | None]], bool, list[Any], list[dict[str, float]]]:
+        actions = private_actions(self._actions, self._slots[0].action_space)
+        finals, masked, episodes, metrics = step_slots(self._slots, actions, self._rows, self._enter)
+        for row, final, _mask in finals:
+            write_row(self._final_obs, row, final)
+        return [(self._start + row, mask) for row, _, mask in finals], masked, episodes, metrics
+
+    def snapshot(self, _: None) -> list[dict[str, Any] | None]:
+        return [slot.snapshot() for slot in self._slots]
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        for slot, state in zip(self._slots, states, strict=True):
+            slot.restore(state)
+
+    def close(self) -> None:
+        for slot in self._slots:
+            slot.close()
+
+    def _enter(self, row: int) -> None:
+        self._entered[self._worker] = self._start + row

@@ -1,0 +1,196 @@
+"""Documentation made from the records themselves: field tables, and the page docs/config-schema.md.
+
+`python -m rl_training.experiment.configuration.config_docs > docs/config-schema.md` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from typing import Any, NamedTuple
+
+import yaml
+
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.configuration.config_blocks import (
+    BenchmarkParams,
+    EarlyStoppingParams,
+    TrackingParams,
+    WandbParams,
+)
+from rl_training.experiment.configuration.env_params import EnvParams
+from rl_training.experiment.configuration.type_words import describe
+from rl_training.experiment.configuration.validation import field_default, field_types, is_required, plain
+from rl_training.experiment.registry import list_algorithm_specs
+from rl_training.experiment.schedules import Schedule
+from rl_training.experiment.tasks import TaskKeys
+
+
+class FieldDoc(NamedTuple):
+    """One field of a record, in words."""
+
+    name: str
+    accepts: str
+    default: str
+    """As YAML would write it; empty where the field is required."""
+    text: str
+
+
+def describe_fields(record: type) -> list[FieldDoc]:
+    """Return the fields of a parameter dataclass with types, defaults and docstrings."""
+    hints = field_types(record)
+    docstrings = field_docstrings(record)
+    return [
+        FieldDoc(field.name, describe(hints[field.name]), _default_text(field), docstrings.get(field.name, ""))
+        for field in dataclasses.fields(record)
+    ]
+
+
+def field_docstrings(record: type) -> dict[str, str]:
+    """Return the string under each field, which Python itself does not keep; subclasses win."""
+    found: dict[str, str] = {}
+    for owner in reversed(record.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, follower in zip(body.body, body.body[1:], strict=False):
+            text = _docstring(follower)
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and text:
+                found[statement.target.id] = text
+    return found
+
+
+def render_config_schema() -> str:
+    """Return the page docs/config-schema.md."""
+    sections = [
+        _INTRODUCTION,
+        "## Keys of a configuration",
+        _table(TrainConfig),
+        _ENV_KWARGS,
+        _table(EnvParams, leave_out=("make_kwargs",)),
+        _TASKS,
+        _table(TaskKeys),
+        _SCHEDULES,
+        _table(Schedule),
+        _BLOCKS,
+        _prefixed("tracking", TrackingParams),
+        _prefixed("tracking.wandb", WandbParams),
+        _prefixed("benchmark", BenchmarkParams),
+        _prefixed("early_stopping", EarlyStoppingParams),
+        _ALGORITHMS,
+    ]
+    for spec in list_algorithm_specs():
+        sections += [f"### `{spec.name}`", f"{spec.summary} Tier: {spec.tier}.", _table(spec.load_params())]
+    return "\n\n".join(sections) + "\n"
+
+
+_INTRODUCTION = """\
+# Configuration
+
+This page is generated from the dataclasses that validate a configuration:
+`python -m rl_training.experiment.configuration.config_docs > docs/config-schema.md` writes it anew.
+
+A configuration is a YAML file of plain values: no string in it is ever evaluated. It comes in two shapes, a
+complete file, or an overlay that names another file and changes some of its keys:
+
+```yaml
+config: ppo-cartpole.yaml # relative to this file; `preset:ppo-cartpole` names a packaged preset
+total_timesteps: 10_000
+algo_kwargs:
+  learning_rate: 1e-3
+```
+
+Mappings are merged key by key, everything else is replaced; links may go on, and a circle is an error.
+Flags lie over the file and `--set KEY=VALUE` over both: `--set algo_kwargs.learning_rate=1e-3`. Validation
+runs once, after all of that, and reports every problem together with the file or flag it comes from and its
+repair. The run keeps the result as `config.yaml`; training with that file repeats the run.
+
+`true` is no integer and `"8"` is no number, but `1e6` is accepted where an integer belongs. NaN and
+infinity are refused."""
+
+_ENV_KWARGS = """\
+## `env_kwargs`
+
+The keys below wrap the environment; every other key is an argument of `gymnasium.make`. The optional blocks
+`training:` and `evaluation:` override the shared keys for that mode. Evaluation always sees real rewards
+and real episodes: `normalize_reward`, `reward_sign` and `episodic_life` never apply to it."""
+
+_TASKS = """\
+### `env_kwargs.tasks`
+
+A list of tasks for an algorithm that learns several at once; `env_id` then names the suite. Each task has the keys
+below besides those of its environment, and wrapper keys beside the list hold for all of them:
+
+```yaml
+env_id: my-suite
+env_kwargs:
+  max_episode_steps: 500
+  tasks:
+    - {env_id: CartPole-v1, target_return: 450, random_return: 22.2}
+    - {env_id: Acrobot-v1, target_return: -120, random_return: -499.1}
+```"""
+
+_SCHEDULES = """\
+## Schedules
+
+A control such as `learning_rate` has a fixed value, `learning_rate_schedule` and
+`learning_rate_warmup_steps`. The schedule is one of the kinds below with its defaults
+(`learning_rate_schedule: linear`) or a mapping:
+
+```yaml
+learning_rate: 1e-3
+learning_rate_schedule: {type: linear, end: 1e-5, duration: 0.8}
+learning_rate_warmup_steps: 1000
+```
+
+Positions (`duration`, `milestones`, the first number of a point) count environment steps, or are fractions
+of `total_timesteps` where every one of them is <= 1. Past its end a schedule keeps its last value. Warm-up
+multiplies the scheduled value by a factor that rises linearly from 0 to 1; the schedule does not wait for
+it."""
+
+_BLOCKS = """\
+## `tracking`, `benchmark` and `early_stopping`
+
+`metrics.jsonl` is always written; `tracking` adds dashboards. `benchmark.seeds` trains the configuration once
+per seed and [summarises](run-artifacts.md#sweeps-over-seeds) what came of it. `early_stopping` ends a run before
+its horizon."""
+
+_ALGORITHMS = """\
+## `algo_kwargs`, by algorithm
+
+`axiomrl algos NAME` prints the same."""
+
+
+def _table(record: type, *, leave_out: tuple[str, ...] = (), prefix: str = "") -> str:
+    rows = ["| key | accepts | default | meaning |", "|---|---|---|---|"]
+    for entry in describe_fields(record):
+        if entry.name not in leave_out:
+            default = f"`{entry.default}`" if entry.default else "required"
+            cells = (f"`{prefix}{entry.name}`", entry.accepts, default, entry.text)
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _prefixed(block: str, record: type) -> str:
+    return _table(record, prefix=f"{block}.")
+
+
+def _default_text(field: dataclasses.Field[Any]) -> str:
+    if is_required(field):
+        return ""
+    text = yaml.safe_dump(plain(field_default(field)), default_flow_style=True, width=1000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _docstring(statement: ast.stmt) -> str:
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        value = statement.value.value
+        return " ".join(value.split()) if isinstance(value, str) else ""
+    return ""
+
+
+if __name__ == "__main__":
+    print(render_config_schema(), end="")

@@ -1,0 +1,291 @@
+"""Configurations from files, packaged presets and the command line, laid over one another and validated once.
+
+A file either is complete or links another by `config: other.yaml` (relative to itself, or
+`config: preset:NAME`) and overlays it key by key.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from rl_training.errors import ConfigError, did_you_mean
+from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
+from rl_training.experiment.configuration.fork_rules import ALGORITHM, refusal
+from rl_training.experiment.configuration.safe_yaml import parse_yaml
+from rl_training.experiment.configuration.short_trials import WARM_UP, scaled_warm_up
+from rl_training.experiment.configuration.validation import KeyPath
+from rl_training.experiment.own_code.user_code import LoadedFrom
+from rl_training.experiment.registry import admit_algorithm
+from rl_training.experiment.storage.untrusted import UntrustedFileError, read_text
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+logger = logging.getLogger("rl_training")
+
+# What `--algo NAME --env ID` leaves open; a file must state these itself.
+DEFAULTS: dict[str, Any] = {"seed": 0, "total_timesteps": 100_000, "output_dir": "runs"}
+
+_LINK_KEY = "config"
+_PRESET_PREFIX = "preset:"
+_PRESET_ORIGIN = "preset "  # how the name of a packaged layer begins
+_FLAGS = {"env_id": "--env", "benchmark.seeds": "--seeds", "tags": "--tag"}
+
+
+def load_config(
+    path: str | Path | None = None,
+    *,
+    preset: str | None = None,
+    base: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    set_values: Sequence[str] = (),
+    loaded: LoadedFrom | None = None,
+) -> TrainConfig:
+    """Return the validated config of a file, a packaged preset, or `base` over the defaults.
+
+    `overrides` holds the dedicated flags by dotted key (a value of None means the flag was not given) and
+    `set_values` the texts of `--set`; both lie over the file, `--set` last. `loaded` says that the user did not write
+    `base`. What a configuration file names counts as written by the user.
+    """
+    given = sum(origin is not None for origin in (path, preset, base))
+    if given > 1:
+        raise ConfigError("choose one of --config, --preset and --algo with --env")
+    if given == 0:
+        raise ConfigError("nothing to train: give --config FILE, --preset NAME, or --algo NAME with --env ID")
+    layered = _Layers()
+    if base is not None:
+        _add_flags(layered, DEFAULTS)
+        for key, value in base.items():  # a sweep's whole configuration may say null where that is not the default
+            layered.add(_nested(tuple(key.split(".")), value), _flag(key))
+    else:
+        location = _preset_location(preset) if preset is not None else _Location(Path(str(path)))
+        for name, values in _read_chain(location):
+            layered.add(values, name)
+    _add_changes(layered, overrides, set_values)
+    admit_algorithm(layered.values.get("algo"), loaded)
+    _shorten_warm_up(layered)
+    return validate_config(layered.values, source=layered.source)
+
+
+def overlay_config(
+    config: TrainConfig, *, overrides: Mapping[str, Any] | None = None, set_values: Sequence[str] = ()
+) -> TrainConfig:
+    """Return a run's configuration with `overrides` and `set_values`, as `load_config` takes them, laid over it."""
+    layered = _Layers()
+    layered.add(config_to_dict(config), "the run's configuration")
+    _add_changes(layered, overrides, set_values)
+    if layered.values["algo"] != config.algo:  # whose parameters fit no other: that is the one thing to say
+        raise ConfigError(f"{layered.source(('algo',))}: {refusal('algo', config.algo, ALGORITHM)}")
+    return validate_config(layered.values, source=layered.source)
+
+
+def preset_names() -> list[str]:
+    """Return the names of the packaged presets in alphabetical order."""
+    return sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in _preset_root().iterdir()
+        if entry.is_file() and entry.name.endswith(".yaml")
+    )
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """Return the merged keys of a preset as written: validating them would import its algorithm."""
+    layered = _Layers()
+    for origin, values in _read_chain(_preset_location(name)):
+        layered.add(values, origin)
+    return layered.values
+
+
+def parse_set(text: str) -> tuple[KeyPath, Any]:
+    """Return the key path and the YAML value of `a.b=value`."""
+    key, separator, value = text.partition("=")
+    parts = tuple(part.strip() for part in key.split("."))
+    if not separator:
+        raise ConfigError(f"--set {text}: no `=`; write --set {key.strip() or 'KEY'}=VALUE")
+    if not all(parts):
+        raise ConfigError(f"--set {text}: the key before `=` is incomplete; write it as --set block.key=VALUE")
+    return parts, parse_yaml(value, f"--set {text if len(text) <= 80 else text[:80] + '...'}")
+
+
+@dataclass
+class _Layers:
+    """Values merged so far, and which layer set each key."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[KeyPath, str] = field(default_factory=dict)
+    preset: dict[str, Any] = field(default_factory=dict)
+    """What the packaged presets among them say at the top level."""
+    file: str = ""
+    """The latest file: where a missing key should have been; empty where there is none."""
+
+    def add(self, values: Mapping[str, Any], name: str) -> None:
+        if not name.startswith("--"):
+            self.file = name
+        if name.startswith(_PRESET_ORIGIN):
+            self.preset.update(values)
+        self._merge(self.values, values, name, ())
+
+    def source(self, path: KeyPath) -> str:
+        """Return the layer that set the key or the nearest key above it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.origins:
+                return self.origins[path[:length]]
+        return self.file or _flag(".".join(path))
+
+    def _merge(self, into: dict[str, Any], values: Mapping[str, Any], name: str, path: KeyPath) -> None:
+        for key, value in values.items():
+            here = (*path, key)
+            if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+                self._merge(into[key], value, name, here)
+                continue
+            self.origins = {known: at for known, at in self.origins.items() if known[: len(here)] != here}
+            self.origins[here] = name
+            if isinstance(value, Mapping):
+                into[key] = {}
+                self._merge(into[key], value, name, here)
+            else:
+                into[key] = value
+
+
+@dataclass(frozen=True)
+class _Location:
+    """A file on disk, or one inside the package (which may be a zip file and then has no path)."""
+
+    path: Path | PurePosixPath
+    packaged: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{_PRESET_ORIGIN}{self.path.with_suffix('')}" if self.packaged else str(self.path)
+
+    @property
+    def identity(self) -> object:
+        return self if isinstance(self.path, PurePosixPath) and self.packaged else Path(self.path).resolve()
+
+    @property
+    def preset(self) -> str | None:
+        """The preset that this file is, if it is one; `base/` holds what presets share."""
+        return self.path.stem if self.packaged and self.path.parent == PurePosixPath() else None
+
+    def linked(self, target: str) -> _Location:
+        if target.startswith(_PRESET_PREFIX):
+            return _preset_location(target.removeprefix(_PRESET_PREFIX).strip())
+        if self.packaged:
+            return _Location(PurePosixPath(posixpath.normpath(self.path.parent / target)), packaged=True)
+        return _Location(Path(self.path).parent / Path(target).expanduser())
+
+    def read(self) -> str:
+        try:
+            if self.packaged:
+                return _preset_root().joinpath(*self.path.parts).read_text(encoding="utf-8")
+            # A device never ends and a pipe can be read once only, by whoever comes first: both are refused.
+            return read_text(Path(self.path)).removeprefix("\N{BYTE ORDER MARK}")
+        except FileNotFoundError:
+            raise ConfigError(f"{self.name}: no such file{self._suggestion()}") from None
+        except UntrustedFileError as error:
+            if Path(self.path).is_dir():
+                inside = Path(self.path) / "config.yaml"
+                hint = f"; did you mean `{inside}`?" if inside.is_file() else "; name a YAML file"
+                raise ConfigError(f"{self.name}: is a directory{hint}") from None
+            if isinstance(error.__cause__, UnicodeDecodeError):
+                start = error.__cause__.start
+                raise ConfigError(f"{self.name}: byte {start} is not UTF-8 text; save it as UTF-8") from None
+            raise ConfigError(f"{error}; name a YAML file") from None
+
+    def _suggestion(self) -> str:
+        folder = Path(self.path).parent
+        if self.packaged or not folder.is_dir():
+            return ""
+        names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml", ".json")]
+        return did_you_mean(self.path.name, names)
+
+
+def _preset_root() -> Traversable:
+    return resources.files("rl_training.zoo").joinpath("presets")
+
+
+def _preset_location(name: str) -> _Location:
+    if name not in preset_names():
+        raise ConfigError(
+            f"unknown preset `{name}`{did_you_mean(name, preset_names()) or '; `axiomrl zoo` lists them'}"
+        )
+    return _Location(PurePosixPath(f"{name}.yaml"), packaged=True)
+
+
+def _read_chain(location: _Location) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (name, values) of a file and everything it links, the deepest link first."""
+    chain: list[tuple[_Location, dict[str, Any]]] = []
+    current: _Location | None = location
+    while current is not None:
+        if any(current.identity == earlier.identity for earlier, _ in chain):
+            names = " -> ".join(entry.name for entry in [*(earlier for earlier, _ in chain), current])
+            raise ConfigError(f"{names}: the `config:` links form a circle; remove one of them")
+        values = _read_mapping(current, linked_by=chain[-1][0].name if chain else None)
+        chain.append((current, values))
+        current = current.linked(values.pop(_LINK_KEY)) if _LINK_KEY in values else None
+    for entry, values in reversed(chain):
+        yield entry.name, values
+
+
+def _read_mapping(location: _Location, *, linked_by: str | None) -> dict[str, Any]:
+    try:
+        values = parse_yaml(location.read(), location.name)
+    except ConfigError as error:
+        if linked_by is None:
+            raise
+        raise ConfigError([f"{linked_by}: config: {text}" for text in error.problems]) from None
+    if values is None:
+        raise ConfigError(f"{location.name}: is empty; it needs at least algo, env_id and total_timesteps")
+    if not isinstance(values, dict):
+        raise ConfigError(f"{location.name}: must be a mapping `key: value`, got {type(values).__name__}")
+    link = values.get(_LINK_KEY, "")
+    if _LINK_KEY in values and not (isinstance(link, str) and link):
+        raise ConfigError(f"{location.name}: config: must be the path of another file, got {link!r}")
+    return values if location.preset is None else {"preset": location.preset, **values}
+
+
+def _add_changes(layered: _Layers, overrides: Mapping[str, Any] | None, set_values: Sequence[str]) -> None:
+    """Lay the flags and then `--set` over the layers."""
+    _add_flags(layered, overrides or {})
+    for text in set_values:
+        key, value = parse_set(text)
+        layered.add(_nested(key, value), "--set")
+
+
+def _add_flags(layered: _Layers, flags: Mapping[str, Any]) -> None:
+    for key, value in flags.items():
+        if value is not None:
+            layered.add(_nested(tuple(key.split(".")), value), _flag(key))
+
+
+def _shorten_warm_up(layered: _Layers) -> None:
+    """Scale a warm-up that the user did not choose down with the horizon, and say so."""
+    meant = layered.preset.get("total_timesteps", DEFAULTS["total_timesteps"])
+    path = ("algo_kwargs", WARM_UP)
+    origin = layered.origins.get(path)
+    scaled = scaled_warm_up(
+        layered.values,
+        chosen=origin is not None and not origin.startswith(_PRESET_ORIGIN),
+        horizon=meant,
+        origin=origin or "the defaults",
+    )
+    if scaled is not None:
+        logger.warning("%s", scaled.sentence)
+        layered.add(_nested(path, scaled.steps), layered.source(("total_timesteps",)))
+
+
+def _flag(key: str) -> str:
+    return _FLAGS.get(key) or "--" + key.rpartition(".")[2].replace("_", "-")
+
+
+def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    nested: dict[str, Any] = value
+    return nested

@@ -1,0 +1,62 @@
+"""Settings that change when a run goes on from a checkpoint: which may, and why others may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import TrainConfig, config_differences
+from rl_training.experiment.configuration.env_params import EnvParams, env_params
+from rl_training.experiment.configuration.fork_rules import (
+    FREE,
+    NETWORKS,
+    REWARD_STATISTICS,
+    UNKNOWN,
+    fork_rules,
+    refusal,
+)
+from rl_training.experiment.registry import get_algorithm_spec
+
+# What may change without a fork: it decides how long a run goes on and how it is evaluated, not what is learned.
+_FREE_WITHOUT_FORK = ("total_timesteps", "eval_episodes")
+
+
+def changed_settings(original: TrainConfig, config: TrainConfig, *, fork: bool) -> dict[str, tuple[Any, Any]]:
+    """Return what a continuation changes, by key with the values before and after.
+
+    Everything that may not change is refused together, each with its reason.
+    """
+    changed = config_differences(original, config)
+    problems = []
+    for key, (before, _) in changed.items():
+        rule = _rule(original, key)
+        if rule != FREE:
+            problems.append(refusal(key, before, rule))
+        elif not fork and key not in _FREE_WITHOUT_FORK:
+            problems.append(
+                f"{key}: an exact continuation keeps its settings; add --fork to go on with others in a new run"
+            )
+    if problems:
+        raise ConfigError(problems)
+    return changed
+
+
+def network_differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the settings of networks in which two configurations of one algorithm differ, with both values."""
+    found = config_differences(one, other)
+    return {key: pair for key, pair in found.items() if _rule(one, key) == NETWORKS}
+
+
+def _rule(config: TrainConfig, key: str) -> str:
+    block, _, name = key.partition(".")
+    rules: Mapping[str, str] = fork_rules(TrainConfig)
+    if block == "algo_kwargs":
+        rule = fork_rules(get_algorithm_spec(config.algo).load_params()).get(name, UNKNOWN)
+    elif block == "env_kwargs":
+        rule = fork_rules(EnvParams).get(name, rules[block])
+    else:
+        rule = rules.get(block, UNKNOWN)
+    if rule == REWARD_STATISTICS and not env_params(config, "training").normalize_reward:
+        return FREE
+    return rule

@@ -1,0 +1,112 @@
+"""The page docs/migrating.md, made from the table of names that the errors speak from.
+
+`python -m rl_training.experiment.configuration.migration_docs > docs/migrating.md` writes it anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rl_training.experiment.algorithm_spec import AlgorithmSpec
+from rl_training.experiment.configuration.names_elsewhere import PARAMETERS, WHOLE_CONFIGURATION, answer_for
+from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
+
+_HEADINGS = {
+    "PPO and A2C": "ppo",
+    "DQN, double DQN, C51, QR-DQN and Rainbow": "dqn",
+    "SAC, TQC and CrossQ": "sac",
+    "Discrete SAC": "discrete_sac",
+    "TD3 and DDPG": "td3",
+    "MuZero, Gumbel MuZero and EfficientZero": "muzero",
+    "ScaleZero": "scalezero",
+}
+
+
+def render_migration() -> str:
+    """Return the page."""
+    sections = [_INTRODUCTION, "## Keys of the whole configuration", _table(WHOLE_CONFIGURATION)]
+    for heading, algo in _HEADINGS.items():
+        sections += [f"## {heading}", _algorithm(get_algorithm_spec(algo))]
+    return "\n\n".join(sections) + "\n"
+
+
+def _algorithm(spec: AlgorithmSpec) -> str:
+    """Return what the parameters of an algorithm are called, which are called the same, and which it does not have."""
+    known = {field.name for field in dataclasses.fields(spec.load_params())}
+    answers = {name: answer for name in PARAMETERS if (answer := answer_for(spec, name, known)) and name not in known}
+    same = sorted({"learning_rate", *PARAMETERS} & known)
+    none = sorted(PARAMETERS.keys() - answers.keys() - known)
+    return "\n\n".join(
+        [
+            f"The same here: {_list(same)}. Without a counterpart: {_list(none)}.",
+            _table({name: answer for name, answer in answers.items() if name not in WHOLE_CONFIGURATION}),
+            *_special_cases(spec),
+        ]
+    )
+
+
+def _special_cases(spec: AlgorithmSpec) -> list[str]:
+    """Return sentences about algorithms of the same class whose answers differ."""
+    found = []
+    for other in list_algorithm_specs():
+        if other.algorithm != spec.algorithm or other.name == spec.name:
+            continue
+        own = {name: answers[other.name] for name, answers in PARAMETERS.items() if other.name in answers}
+        if own:
+            found.append(f"Other answers for `{other.name}`:\n\n{_table(own)}")
+    return found
+
+
+def _table(answers: dict[str, str]) -> str:
+    rows = ["| elsewhere | here |", "|---|---|"]
+    rows += [f"| `{name}` | {_cell(answer)} |" for name, answer in answers.items()]
+    return "\n".join(rows)
+
+
+def _cell(answer: str) -> str:
+    return f"`{answer}`" if answer.isidentifier() else answer
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+_INTRODUCTION = """\
+# Coming from Stable-Baselines3 or CleanRL
+
+This page is generated from the table that error messages speak from:
+`python -m rl_training.experiment.configuration.migration_docs > docs/migrating.md` writes it anew. You
+need not read it first: a name that is called otherwise here is answered with ours:
+
+```text
+axiomrl: error: --set: algo_kwargs.train_freq: unknown key; it is called `train_interval` here
+```
+
+What works as you know it:
+
+```bash
+axiomrl config --algo sac --env Pendulum-v1 --set algo_kwargs.learning_starts=0 --set algo_kwargs.gradient_steps=-1
+```
+
+- `learning_starts: 0` learns from the first step on. A batch larger than what is stored repeats transitions, which is
+  said once. Returns of several steps (`n_step`) need as many steps to be complete; updates that were due before are
+  made up for.
+- `gradient_steps: -1` makes as many updates as environment steps were taken since the last round, and
+  `sde_sample_freq: -1` draws new exploration noise after each round of updates (PPO: at the start of each rollout).
+- Trained policies are loaded by [`load_policy`](python-api.md) and asked by `predict`.
+
+What differs:
+
+- Everything is counted in environment steps, whatever the number of environments. `train_interval: 1` makes one update
+  per environment step: with 64 environments 64 updates each time all of them step. The run says so before it starts;
+  `train_interval: 64` gives what `train_freq=1, gradient_steps=1` does elsewhere.
+- PPO's `minibatch_size` is the number of transitions per gradient step, as SB3's `batch_size`; CleanRL gives the number
+  of minibatches instead.
+- A replay, a rollout, a network or a search tree that memory cannot hold is refused with an estimate.
+- With `--total-timesteps` far below what a preset is made for, a warm-up that would take half of the run or more
+  shrinks in proportion, unless you set `learning_starts` yourself; that is said, and the run's `config.yaml` holds the
+  result."""
+
+
+if __name__ == "__main__":
+    print(render_migration(), end="")

@@ -1,0 +1,1 @@
+"""Files of a run: durable writing, bounded reading, schemas."""

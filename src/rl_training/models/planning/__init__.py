@@ -1,0 +1,1 @@
+"""Networks of the planning family."""

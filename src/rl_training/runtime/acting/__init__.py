@@ -1,0 +1,1 @@
+"""Trained policies: acting, evaluation and videos."""

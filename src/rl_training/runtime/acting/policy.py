@@ -1,0 +1,241 @@
+"""A policy ready to act: networks, the frozen observation normaliser, and the form of the environment's actions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor
+
+from rl_training.data.observations import NumpyObservation, Observation, to_tensor
+from rl_training.envs.checks import all_finite
+from rl_training.envs.normalize import ObservationNormalizer
+from rl_training.envs.spaces import holds_dtype, joined_spaces, mask_width, space_from_json
+from rl_training.errors import AxiomError
+from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
+from rl_training.experiment.config import TrainConfig, algorithm_params
+from rl_training.experiment.configuration.env_params import env_params
+from rl_training.experiment.own_code.run_code import admit_policy_code, checkpoint_config, loaded_from, say_changed_code
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.tasks import Task, choose_task, tasks_of
+from rl_training.runtime.controls import resolve_num_simulations
+from rl_training.runtime.run_utils import resolve_device
+from rl_training.runtime.setup.acceleration import accelerate
+from rl_training.runtime.setup.restored_state import check_form, checkpoint_fits, read_checked_state
+from rl_training.runtime.setup.size_limits import check_policy_size
+from rl_training.runtime.setup.user_networks import encoder_argument
+
+
+class Actor(Protocol):
+    """What a policy needs of an algorithm."""
+
+    device: torch.device
+
+    def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        """Return the best actions, or sampled ones where a generator is given.
+
+        Algorithms that plan also take `num_simulations`: with it they search, without they act by their network.
+        """
+
+    def env_action(self, action: Tensor) -> np.ndarray:
+        """Return actions in the form the environment takes."""
+
+
+class Policy:
+    """Acts on observations as the environment gives them; needs no environment."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        normalizer: ObservationNormalizer | None = None,
+    ) -> None:
+        self.actor = actor
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.normalizer = normalizer
+        self.num_simulations: int | None = None
+        """What a policy that plans searches with when it is evaluated."""
+
+    @property
+    def plans(self) -> bool:
+        """Whether the policy can search before it acts."""
+        return getattr(self.actor, "plans", False)
+
+    def actions(
+        self,
+        observation: NumpyObservation,
+        mask: np.ndarray | None = None,
+        generator: torch.Generator | None = None,
+        num_simulations: int | None = None,
+    ) -> np.ndarray:
+        """Return actions [B, ...] for raw observations [B, ...]; sampled where a generator is given.
+
+        A policy that plans searches with `num_simulations` where they are given.
+        """
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
+        device = self.actor.device
+        action_mask = None if mask is None else torch.as_tensor(mask, dtype=torch.bool, device=device)
+        planning = {} if num_simulations is None else {"num_simulations": num_simulations}
+        action = self.actor.choose(to_tensor(observation, device), action_mask, generator, **planning)
+        return self.actor.env_action(action)
+
+    def predict(
+        self,
+        observation: Any,
+        *,
+        action_mask: Any = None,
+        deterministic: bool = True,
+        seed: int | None = None,
+        num_simulations: int | None = None,
+    ) -> Any:
+        """Return the action for one observation, or the actions for a batch of them.
+
+        With `deterministic=False` actions are sampled; equal seeds then give equal actions. A policy that plans
+        searches with so many simulations as `num_simulations` says; without it acts by its policy network alone.
+        """
+        if num_simulations is not None:
+            self._check_simulations(num_simulations)
+        batch, single = self._as_batch(observation)
+        mask = None
+        if action_mask is not None:
+            rows = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
+            mask = self._as_mask(action_mask, rows, single)
+        generator = None
+        if not deterministic:
+            generator = torch.Generator(self.actor.device)
+            if seed is None:
+                generator.seed()
+            else:
+                generator.manual_seed(seed)
+        actions = self.actions(batch, mask, generator, num_simulations)
+        return actions[0] if single else actions
+
+    def _check_simulations(self, num_simulations: int) -> None:
+        if not self.plans:
+            raise AxiomError("this policy has no model to plan with; leave num_simulations out")
+        if isinstance(num_simulations, bool) or not isinstance(num_simulations, int) or num_simulations < 1:
+            raise AxiomError(f"num_simulations must be an integer of at least 1, not {num_simulations!r}")
+
+    def _as_mask(self, action_mask: Any, rows: int, single: bool) -> np.ndarray:
+        """Return the mask of every row, [rows, choices]."""
+        mask = np.asarray(action_mask, dtype=bool)
+        expected = (mask_width(self.action_space),) if single else (rows, mask_width(self.action_space))
+        if mask.shape != expected:
+            raise AxiomError(f"the action mask has shape {mask.shape}; this policy and observation need {expected}")
+        return mask.reshape(rows, -1)
+
+    def _as_batch(self, observation: Any) -> tuple[NumpyObservation, bool]:
+        """Return the observation as a batch, and whether it was a single one."""
+        space = self.observation_space
+        if isinstance(space, spaces.Dict):
+            if not isinstance(observation, dict) or set(observation) != set(space.keys()):
+                raise AxiomError(f"the policy expects a dict with the keys {', '.join(space.keys())}")
+            parts = {key: _batch(observation[key], sub_space, f" `{key}`") for key, sub_space in space.items()}
+            batch = {key: array for key, (array, _) in parts.items()}
+            if len({(len(array), single) for array, single in parts.values()}) > 1:
+                raise AxiomError("the observation's entries are not as many each: give one observation, or one batch")
+            return batch, next(single for _, single in parts.values())
+        return _batch(observation, space, "")
+
+
+def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, bool]:
+    wanted, shape = np.dtype(space.dtype), space.shape or ()
+    try:
+        array = np.asarray(observation)
+    except (TypeError, ValueError) as error:
+        raise AxiomError(f"the observation{name} cannot be read as an array of {wanted}: {error}") from error
+    if not holds_dtype(wanted, array.dtype):
+        raise AxiomError(f"the observation{name} is of {array.dtype}; the policy expects {wanted}")
+    single = array.shape == shape
+    if not single and not (array.shape[1:] == shape and array.ndim == len(shape) + 1):
+        raise AxiomError(
+            f"the observation{name} has shape {array.shape}; the policy expects {shape}, or a batch (n, *{shape})"
+        )
+    array = array.astype(wanted, copy=False)
+    if not all_finite(array):
+        raise AxiomError(f"the observation{name} holds NaN or infinity; give finite numbers")
+    batch = array[np.newaxis] if single else array
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and not all(map(space.contains, batch)):
+        raise AxiomError(f"the observation{name} holds a number beyond what the policy knows, {space}")
+    return batch, single
+
+
+def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu", trust_code: bool = False) -> Policy:
+    """Return the policy in a checkpoint, a run directory or `.../checkpoints/best`, ready to `predict`.
+
+    A policy for several tasks acts in the one called `task`. `trust_code` says that code of somebody else's that the
+    checkpoint names may be executed.
+    """
+    checkpoint = verify_checkpoint(resolve_checkpoint(Path(path)))
+    config = checkpoint_config(checkpoint, trust_code=trust_code)
+    policies = policies_from_checkpoint(checkpoint, config, device=device, trust_code=trust_code)
+    say_changed_code(config, checkpoint)
+    return policies[choose_task(list(policies), task)]
+
+
+def policies_from_checkpoint(
+    checkpoint: Checkpoint, config: TrainConfig, *, device: str, trust_code: bool = False
+) -> dict[Task, Policy]:
+    """Build the policy of a verified checkpoint, whose configuration is `config`, for each of its tasks."""
+    admit_policy_code(config, loaded_from(checkpoint, trust_code=trust_code))
+    spec = get_algorithm_spec(config.algo)
+    state = read_checked_state(checkpoint, config)
+    target = resolve_device(device)
+    tasks = tasks_of(config)
+    with checkpoint_fits(checkpoint):
+        shown = space_from_json(checkpoint.manifest["spaces"]["observation"])
+        taken = space_from_json(checkpoint.manifest["spaces"]["action"])
+        seen = {task: _by_task(shown, task, many=spec.many_tasks) for task in tasks}
+        normalizers = {
+            task: _frozen_normalizer(task, seen[task], _by_task(state["normalizers"], task, many=spec.many_tasks))
+            for task in tasks
+        }
+        normalized = {
+            task.name: seen[task] if normalizer is None else normalizer.normalized_space
+            for task, normalizer in normalizers.items()
+        }
+        params = algorithm_params(config)
+        check_policy_size(params, [(seen[task], _by_task(taken, task, many=spec.many_tasks)) for task in tasks])
+        algorithm = spec.load_algorithm()(
+            params,
+            joined_spaces(normalized) if spec.many_tasks else normalized[tasks[0].name],
+            taken,
+            device=target,
+            generator=torch.Generator(),  # the weights it draws are replaced at once
+            **encoder_argument(params),
+        )
+        check_form(algorithm.state_dict(), state["algorithm"], "algorithm")
+        algorithm.load_state_dict(state["algorithm"])
+    accelerate(algorithm, config.acceleration)
+    policies = {
+        task: Policy(
+            algorithm.actor(task.name) if spec.many_tasks else algorithm,
+            seen[task],
+            _by_task(taken, task, many=spec.many_tasks),
+            normalizers[task],
+        )
+        for task in tasks
+    }
+    for policy in policies.values():
+        if policy.plans:
+            policy.num_simulations = resolve_num_simulations(config, step=checkpoint.step, default=1)
+    return policies
+
+
+def _by_task(joined: Any, task: Task, *, many: bool) -> Any:
+    """Return a task's part of what an algorithm for many tasks keeps by name, and others keep as it is."""
+    return joined[task.name] if many else joined
+
+
+def _frozen_normalizer(task: Task, space: Space[Any], state: Any) -> ObservationNormalizer | None:
+    if state is None or state["observation"] is None:
+        return None
+    normalizer = ObservationNormalizer(space, env_params(task.env_kwargs, "evaluation").clip_observation)
+    normalizer.load_state_dict(state["observation"])
+    return normalizer

@@ -1,0 +1,1 @@
+"""What a run counts, logs, shows and leaves on disk."""

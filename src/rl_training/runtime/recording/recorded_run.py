@@ -1,0 +1,89 @@
+"""A run that has a directory: what it writes there, what its callbacks hear, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.callbacks import CallbackList, TrainingEvent
+from rl_training.runtime.recording.counters import RunCounters
+from rl_training.runtime.recording.recorder import RunRecorder
+
+logger = logging.getLogger("rl_training")
+
+
+class RecordedRun(RunCounters):
+    """Counters with a run directory, a recorder and callbacks."""
+
+    config: TrainConfig
+    callbacks: CallbackList
+    _recorder: RunRecorder
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run_dir: Path | None = None
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after the current step."""
+        self.stop_reason = self.stop_reason or reason
+
+    def say(self, sentence: str) -> None:
+        """Tell the user, and keep it in the metadata."""
+        logger.warning("%s", sentence)
+        self._recorder.notice(sentence)
+
+    def _record(self, row: dict[str, Any]) -> None:
+        self.logged.take_into(row)
+        self._recorder.row(row)
+        self._latest.update({key: value for key, value in row.items() if key != "event"})
+
+    def _best_path(self) -> Path | None:
+        assert self.run_dir is not None
+        return None if self._best is None else self.run_dir / self._best["path"]
+
+    def _forget_best(self) -> None:
+        """Say that the best checkpoint is gone, and look for a new best from here on."""
+        assert self._best is not None
+        self.say(f"{self._best['path']}, the best at that time, is gone; a new best is chosen from here on")
+        self._best = None
+
+    def _end(self, status: str, error: BaseException | None = None) -> None:
+        """Tell the callbacks how the run ended, write it down and close the files."""
+        try:
+            self.callbacks.call("on_train_end", self._event(status=status, error=error))
+            if self.logged and status == "completed":  # nothing else will be written
+                self._record({"event": "train", "global_step": self.step})
+        finally:
+            self._recorder.finish(status, None if error is None else f"{type(error).__name__}: {error}")
+
+    def _end_in_failure(self, error: BaseException) -> None:
+        """Tell the callbacks what went wrong and end the run."""
+        try:
+            self.callbacks.call("on_exception", self._event(status="failed", error=error))
+        finally:
+            self._end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+
+    def _event(
+        self,
+        metrics: Mapping[str, Any] | None = None,
+        *,
+        checkpoint_path: Path | None = None,
+        status: str = "running",
+        error: BaseException | None = None,
+    ) -> TrainingEvent:
+        assert self.run_dir is not None
+        return TrainingEvent(
+            run_dir=self.run_dir,
+            step=self.step,
+            total_timesteps=self.config.total_timesteps,
+            update_count=self.update_count,
+            request_stop=self.request_stop,
+            log=self.log,
+            metrics=metrics or {},
+            checkpoint_path=checkpoint_path,
+            status=status,
+            error=error,
+        )

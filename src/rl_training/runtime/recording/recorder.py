@@ -1,0 +1,141 @@
+"""What a run leaves on disk besides checkpoints: metric rows, evaluations, metadata, and a lock while it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import StorageError
+from rl_training.experiment.config import TrainConfig, tracking_params
+from rl_training.experiment.runs import (
+    CONFIG,
+    EVALUATIONS,
+    LOCK,
+    METADATA,
+    METRICS,
+    read_whole_metadata,
+    refuse_links,
+    utc_now,
+    write_metadata,
+)
+from rl_training.experiment.storage.files import GONE, hold_lock, storage_errors
+from rl_training.runtime.recording.sinks import JsonLines, MetricSink, Row, TensorBoardSink, WandbSink, plain_value
+from rl_training.runtime.run_utils import serialize_train_config
+
+logger = logging.getLogger("rl_training")
+
+RESERVED_BYTES = 64 << 10  # several times what the metadata of a run with many tasks takes
+
+
+class RunRecorder:
+    """The open files of one run directory."""
+
+    def __init__(self, run_dir: Path, config: TrainConfig, *, resumed_at: int = 0) -> None:
+        """Take the run for this process and open its files; `resumed_at` is the step it goes on from."""
+        self.run_dir = run_dir
+        refuse_links(run_dir)
+        self._lock = hold_lock(
+            run_dir / LOCK,
+            taken=f"another process is training in {run_dir}; wait for it, stop it, or add --fork to start a new run",
+        )
+        try:
+            self._open(config, resumed_at)
+        except BaseException:
+            if self._lock is not None:
+                self._lock.close()  # the run is free for another attempt
+            raise
+
+    def _open(self, config: TrainConfig, resumed_at: int) -> None:
+        run_dir = self.run_dir
+        self._reserve(RESERVED_BYTES)
+        self.metadata = read_whole_metadata(run_dir)
+        self._metrics = JsonLines(run_dir / METRICS)
+        self._evaluations = JsonLines(run_dir / EVALUATIONS)
+        self._sinks: list[MetricSink] = [self._metrics]
+        try:
+            self._open_trackers(config, resumed_at)
+        except BaseException as error:
+            # Nobody else knows of the run yet: it would count as running for ever.
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            self.finish(status, f"{type(error).__name__}: {error}")
+            raise
+
+    def _open_trackers(self, config: TrainConfig, resumed_at: int) -> None:
+        tracking = tracking_params(config)
+        if tracking.tensorboard:
+            self._sinks.append(TensorBoardSink(self.run_dir / "tensorboard", resumed_at=resumed_at))
+        if tracking.wandb_params is not None:
+            self._sinks.append(WandbSink(tracking.wandb_params, self.run_dir, serialize_train_config(config)))
+
+    def _reserve(self, size: int) -> None:
+        """Keep some space in the lock file, which nobody reads, for saying how the run ended on a full disk."""
+        if self._lock is not None:
+            with storage_errors("a lock", self.run_dir):
+                self._lock.truncate(0)
+                self._lock.write(os.urandom(size))  # what compresses well would keep no space
+                self._lock.flush()
+
+    def cut_back(self, lengths: Mapping[str, int]) -> None:
+        """Cut the files back to the lengths that a checkpoint knew."""
+        self._metrics.cut(lengths[METRICS])
+        self._evaluations.cut(lengths[EVALUATIONS])
+
+    def row(self, row: Row) -> None:
+        """Record one row of metrics."""
+        for sink in self._sinks:
+            sink.write(row)
+        self.metadata["latest_metrics"].update({key: value for key, value in row.items() if key != "event"})
+
+    def episodes(self, rows: Iterable[Row]) -> None:
+        """Record the episodes of one evaluation."""
+        for row in rows:
+            self._evaluations.write(row)
+
+    def notice(self, sentence: str) -> None:
+        """Keep something the user was told, such as an inexact resume."""
+        if sentence not in self.metadata["notices"]:
+            self.metadata["notices"].append(sentence)
+
+    def update(self, **fields: Any) -> None:
+        """Change fields of the metadata and write it."""
+        self.metadata.update(fields)
+        latest = self.metadata["latest_metrics"]
+        self.metadata["latest_metrics"] = {name: plain_value(value) for name, value in latest.items()}
+        write_metadata(self.run_dir, self.metadata)
+
+    def sync(self) -> dict[str, int]:
+        """Force the rows to the disk and return the files' lengths, for a checkpoint to cut back to."""
+        for name in (CONFIG, METADATA):
+            if not (self.run_dir / name).is_file():
+                raise StorageError(f"cannot go on in {self.run_dir}: {name} is missing; {GONE}")
+        return {METRICS: self._metrics.sync(), EVALUATIONS: self._evaluations.sync()}
+
+    def finish(self, status: str, error: str | None) -> None:
+        """Write how the run ended, close the files and release the lock."""
+        ended = {"status": status, "error": error, "finished_at_utc": utc_now()}
+        try:
+            try:
+                self.update(**ended)
+            except StorageError:
+                self._write_in_reserve(ended)
+            for file in (*self._sinks, self._evaluations):
+                with contextlib.suppress(OSError, StorageError):
+                    file.close()
+        finally:
+            if self._lock is not None:
+                with contextlib.suppress(OSError, StorageError):
+                    self._reserve(0)
+                self._lock.close()
+                self._lock = None  # a callback that fails at the end lets the run end once more, as failed
+
+    def _write_in_reserve(self, ended: Mapping[str, Any]) -> None:
+        """Write how the run ended in the space kept for it; what ended the run is told, not what goes wrong here."""
+        try:
+            self._reserve(0)
+            self.update(**ended)
+        except StorageError as error:
+            logger.error("how the run ended could not be recorded: %s", error)

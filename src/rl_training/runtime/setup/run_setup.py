@@ -1,0 +1,200 @@
+"""What is prepared and checked before a run directory exists, so that a user's mistake leaves nothing behind."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+
+from rl_training.data.hindsight import GoalTask
+from rl_training.envs.make import make_slots
+from rl_training.envs.spaces import joined_spaces, space_to_json
+from rl_training.envs.vector import VectorEnv
+from rl_training.errors import ConfigError, MissingExtraError
+from rl_training.experiment.checkpoints import ResumePoint
+from rl_training.experiment.config import TrainConfig, algorithm_params, check_config, tracking_params
+from rl_training.experiment.configuration.env_params import env_params
+from rl_training.experiment.named_callbacks import CALLBACKS, named_callbacks
+from rl_training.experiment.own_code.run_code import admit_code, loaded_from, remember_code
+from rl_training.experiment.own_code.user_code import LoadedFrom
+from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
+from rl_training.experiment.tasks import Task, tasks_of
+from rl_training.runtime.acting.policy import Policy
+from rl_training.runtime.run_utils import resolve_device
+from rl_training.runtime.setup.acceleration import accelerate, say_acceleration
+from rl_training.runtime.setup.callback_setup import check_named_callbacks
+from rl_training.runtime.setup.restored_state import check_num_envs, read_checked_state
+from rl_training.runtime.setup.size_limits import check_sizes
+from rl_training.runtime.setup.task_setup import set_up_tasks
+from rl_training.runtime.setup.threads import choose_threads, threads_of
+from rl_training.runtime.setup.torch_setup import TorchSetup
+from rl_training.runtime.setup.user_networks import check_networks, encoder_argument
+from rl_training.runtime.setup.warm_start import WarmStart
+
+if TYPE_CHECKING:
+    from rl_training.runtime.setup.replay_limits import ReplayDemand
+
+
+def _code_origin(resumed: ResumePoint | None) -> LoadedFrom | None:
+    """Say that the names of a resumed run were not written by the user now."""
+    return None if resumed is None else loaded_from(resumed.checkpoint, trust_code=resumed.trust_code)
+
+
+def _written_names(resumed: ResumePoint | None) -> set[str]:
+    """Return the names that the user has written for a fork."""
+    if resumed is None or CALLBACKS not in resumed.changed:
+        return set()
+    before, after = ({entry.name for entry in named_callbacks(entries)} for entries in resumed.changed[CALLBACKS])
+    return after - before - {resumed.checkpoint.config["env_id"]}
+
+
+class RunSetup:
+    """A checked configuration with its device, tasks and torch settings."""
+
+    def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
+        origin = _code_origin(resume_point)
+        admit_algorithm(config.algo, origin)  # whose parameters the configuration is checked against
+        self.config = check_config(config)
+        self.resume_point = resume_point
+        admit_code(self.config, origin, written=_written_names(resume_point))
+        check_named_callbacks(self.config)
+        self.spec = get_algorithm_spec(self.config.algo)
+        self.params = algorithm_params(self.config)
+        if tracking_params(self.config).wandb_params is not None and find_spec("wandb") is None:
+            raise MissingExtraError("tracking.wandb", "wandb")
+        self.device: torch.device = resolve_device(self.config.device)
+        self.state: dict[str, Any] | None = None
+        """The checkpoint to go on from, until it is loaded."""
+        if resume_point is not None:
+            self.state = read_checked_state(resume_point.checkpoint, self.config)
+            check_num_envs(resume_point.checkpoint, self.config, self.state["collector"])
+        self.tasks = set_up_tasks(tasks_of(self.config), self.config, self.params)
+        check_sizes(
+            self.config,
+            self.params,
+            [(task.observation_space, task.action_space) for task in self.tasks],
+            vector=all(task.backend[0] == "vector" for task in self.tasks),
+        )
+        self.replay_demands: list[ReplayDemand] = []  # of the replays made so far
+        self.acceleration: dict[str, str | None] = {}
+        """The kernel that the algorithm learns by, or why there is none; known once the algorithm is made."""
+        threads = choose_threads(
+            self.config,
+            large_images=any(task.has_large_images for task in self.tasks),
+            hidden_sizes=getattr(self.params, "hidden_sizes", None),
+        )
+        if resume_point is not None and self.config.torch_threads is None:
+            threads = threads_of(resume_point.checkpoint)
+        self.warm_start: WarmStart | None = None
+        if resume_point is None and self.config.init is not None:
+            self.warm_start = WarmStart(self.config, self.spaces_as_json())
+        self.torch = TorchSetup(threads=threads, deterministic=self.config.deterministic, device=self.device)
+        remember_code(self.config)
+
+    @property
+    def place(self) -> Path:
+        """The directory for large files of the run: its own if it goes on, or the one that will hold it.
+
+        A run may have been moved since its configuration was written.
+        """
+        resumed = self.resume_point
+        return self.config.output_dir if resumed is None or resumed.fork else resumed.checkpoint.run_dir
+
+    def make_env(self, *, gamma: float, raw: bool = False) -> VectorEnv:
+        """Return the training environments of the only task; `raw` ones leave scaling to a replay."""
+        (task,) = self.tasks
+        return task.make_env(gamma=gamma, raw=raw)
+
+    def make_algorithm(self, generator: torch.Generator) -> Any:
+        """Return the algorithm for what the environments show and take, with random weights or those of `init`.
+
+        The environments, which exist by now, get the observation statistics of `init` before anything is observed.
+        """
+        seen = self._joined({task.task.name: task.seen_space for task in self.tasks})
+        algorithm = self.spec.load_algorithm()(
+            self.params,
+            seen,
+            self._joined({task.task.name: task.env.action_space for task in self.tasks if task.env is not None}),
+            device=self.device,
+            generator=generator,
+            **encoder_argument(self.params),
+        )
+        check_networks(algorithm, seen)
+        if self.warm_start is not None:
+            self.warm_start.apply(algorithm, self.tasks)
+        self.acceleration = accelerate(algorithm, self.config.acceleration)
+        say_acceleration(self.acceleration)
+        return algorithm
+
+    def lineage(self) -> dict[str, Any] | None:
+        """Return what the run says about the run it started from, None where there is none."""
+        if self.resume_point is not None:
+            return self.resume_point.lineage()
+        return None if self.warm_start is None else self.warm_start.lineage()
+
+    def _joined(self, by_task: dict[str, Space[Any]]) -> Space[Any]:
+        """Return the tasks' spaces as one, in the form that the algorithm takes them."""
+        return joined_spaces(by_task) if self.spec.many_tasks else next(iter(by_task.values()))
+
+    def make_policies(self, algorithm: Any) -> dict[Task, Policy]:
+        """Return the policy of each task, which follows the algorithm as it learns."""
+        return {
+            task.task: Policy(
+                algorithm.actor(task.task.name) if self.spec.many_tasks else algorithm,
+                task.observation_space,
+                task.action_space,
+                task.normalizers.observation,
+            )
+            for task in self.tasks
+        }
+
+    def goal_task(self) -> GoalTask:
+        """Return what reaching a goal is worth in a goal-conditioned environment."""
+        (slot,) = make_slots(self.config.env_id, self.config.env_kwargs, mode="training", count=1)
+        if not slot.env.has_wrapper_attr("compute_reward"):
+            raise ConfigError(
+                f"algo_kwargs.hindsight: {self.config.env_id} has no compute_reward(achieved, desired, info); "
+                "set hindsight to none or choose a goal-conditioned environment"
+            )
+        compute_reward = slot.env.get_wrapper_attr("compute_reward")
+        signs = env_params(self.config, "training").reward_sign
+
+        def reward(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+            paid = np.asarray(compute_reward(achieved, desired, {}))
+            return np.sign(paid) if signs else paid  # as the environments give it to the replay
+
+        terminated = None
+        if slot.env.has_wrapper_attr("compute_terminated"):
+            terminated = slot.env.get_wrapper_attr("compute_terminated")
+        return GoalTask(
+            reward=reward,
+            terminated=None if terminated is None else lambda achieved, desired: terminated(achieved, desired, {}),
+        )
+
+    def normalizer_state_dict(self) -> dict[str, Any] | None:
+        """Return the state of the normalisers, by task where the algorithm has many; None is one that does nothing."""
+        states = {task.task.name: task.normalizer_state_dict() for task in self.tasks}
+        return states if self.spec.many_tasks else next(iter(states.values()))
+
+    def load_normalizer_state_dict(self, state: Any) -> None:
+        """Put the state of the normalisers back."""
+        for task in self.tasks:
+            task.load_normalizer_state_dict(state[task.task.name] if self.spec.many_tasks else state)
+
+    def spaces_as_json(self) -> dict[str, Any]:
+        """Return the spaces for a checkpoint's manifest."""
+        return {
+            "observation": space_to_json(self._joined({task.task.name: task.observation_space for task in self.tasks})),
+            "action": space_to_json(self._joined({task.task.name: task.action_space for task in self.tasks})),
+        }
+
+    def close(self) -> None:
+        """Close the environments and put torch's settings back."""
+        self.torch.restore()
+        for task in self.tasks:
+            if task.env is not None:
+                task.env.close()

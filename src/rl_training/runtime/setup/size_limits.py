@@ -1,0 +1,254 @@
+"""Refuses sizes that memory cannot hold, with the estimate, before anything of that size is made.
+
+Estimates are what is needed at least, so that nothing is refused which would run. Replays have limits of their own
+(`replay_limits`), since disk counts there too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rl_training.algorithms.dqn import DQNParams
+from rl_training.algorithms.params.on_policy_params import OnPolicyParams
+from rl_training.algorithms.params.replay_params import ReplayParams
+from rl_training.algorithms.planning.params import PlanningParams
+from rl_training.envs.make import inspect_environment
+from rl_training.envs.spaces import observation_kind
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.configuration.env_params import MODES, env_params
+from rl_training.experiment.tasks import Task
+from rl_training.models.encoders import SMALL_IMAGE_FEATURES
+from rl_training.runtime.setup.machine import available_memory, in_words
+from rl_training.search.tree import EDGE, NODE
+
+FLOAT = 4
+COPIES_OF_A_WEIGHT = 4  # itself, its gradient, and what Adam keeps of earlier ones
+COPIES_OF_AN_OBSERVATION = 3  # a space holds the bounds of every number
+USUAL_STACK = 64  # frames
+ENVIRONMENT = 2_000  # bytes of one in Python, at least
+VECTOR_ENVIRONMENT = 64  # and of one among arrays
+WORKER = 20_000_000  # bytes of a process with an environment
+LARGEST_SHOWN = 10**24  # bytes: what is more can not be said as a float
+SEED = 36  # bytes of one in a list
+STEP_BESIDES = 14  # bytes of a stored step besides observation and action
+
+
+class Demand(NamedTuple):
+    """What a setting asks for."""
+
+    key: str
+    """As the user writes it."""
+    what: str
+    memory: int
+    """Bytes, at least."""
+
+
+def check_sizes(
+    config: TrainConfig, params: Any, spaces_by_task: Sequence[tuple[Space[Any], Space[Any]]], *, vector: bool
+) -> None:
+    """Raise where a run would need more memory than there is.
+
+    `spaces_by_task` are observation and action space of each task; `vector` says that its environments are arrays.
+    """
+    # In this order: environments and networks that do not fit make everything after them too large as well.
+    refuse(_environment_demands(config, spaces_by_task, vector=vector))
+    check_policy_size(params, spaces_by_task)
+    for shown, taken in spaces_by_task:
+        refuse(_learning_demands(config, params, observation_bytes(shown), action_width(taken)))
+
+
+def check_policy_size(params: Any, spaces_by_task: Iterable[tuple[Space[Any], Space[Any]]]) -> None:
+    """Raise where the networks of a policy, or one search with them, would need more memory than there is."""
+    for shown, taken in spaces_by_task:
+        refuse(_network_demands(params, shown, taken))
+        if isinstance(params, PlanningParams):
+            refuse([_search_demand(params, 1, action_width(taken))])
+
+
+def check_observation_size(task: Task) -> None:
+    """Raise where stacked frames, or a screen, would need more memory than there is, before any is made."""
+    for mode in MODES:
+        params = env_params(task.env_kwargs, mode)
+        if params.atari:
+            size = params.screen_size**2 * (1 if params.grayscale else 3)
+        elif params.frame_stack > USUAL_STACK:  # fewer are not worth an environment to find out
+            size = observation_bytes(_single_frame(task))
+        else:
+            continue
+        key, what = "frame_stack", f"observations of {params.frame_stack} frames"
+        if params.atari and params.screen_size > params.frame_stack:
+            key, what = "screen_size", f"observations of {params.screen_size} x {params.screen_size} pixels"
+        refuse([Demand(f"env_kwargs.{key}", what, COPIES_OF_AN_OBSERVATION * params.frame_stack * size)])
+
+
+def _single_frame(task: Task) -> Space[Any]:
+    single: dict[str, Any] = {mode: {**task.env_kwargs.get(mode, {}), "frame_stack": 1} for mode in MODES}
+    return inspect_environment(task.env_id, {**task.env_kwargs, **single})[0].observation_space
+
+
+def check_episodes(key: str, count: int) -> None:
+    """Raise where the seeds of so many episodes would need more memory than there is."""
+    refuse([_episodes_demand(key, count)])
+
+
+def refuse(demands: Iterable[Demand]) -> None:
+    """Raise a sentence for everything that is larger than the available memory."""
+    available = available_memory()
+    problems = {}
+    for demand in demands:
+        if demand.memory > available:
+            needed = in_words(min(demand.memory, LARGEST_SHOWN))
+            problems[demand.key] = (
+                f"{demand.key}: {demand.what} need at least {needed} of memory, and {in_words(available)} are "
+                "available; lower it"
+            )
+    if problems:
+        raise ConfigError(list(problems.values()))
+
+
+def observation_bytes(space: Space[Any]) -> int:
+    """Return the bytes of one observation as it is stored: floats in single precision."""
+    if isinstance(space, spaces.Dict):
+        return sum(observation_bytes(part) for part in space.spaces.values())
+    size = FLOAT if np.issubdtype(space.dtype, np.floating) else np.dtype(space.dtype).itemsize
+    return _product(space.shape or ()) * size
+
+
+def observation_width(space: Space[Any]) -> int:
+    """Return how many features an encoder makes of an observation, at least."""
+    if isinstance(space, spaces.Dict):
+        return sum(observation_width(part) for part in space.spaces.values())
+    if observation_kind(space) == "image":
+        return SMALL_IMAGE_FEATURES
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return action_width(space)
+    return _product(space.shape or ())
+
+
+def action_width(space: Space[Any]) -> int:
+    """Return how many outputs a policy has for an action."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    return _product(space.shape or ())
+
+
+def _episodes_demand(key: str, count: int) -> Demand:
+    return Demand(key, f"the seeds of {count} episodes", count * SEED)
+
+
+def _product(shape: Iterable[int]) -> int:
+    product = 1
+    for size in shape:  # of Python's integers, which do not overflow
+        product *= int(size)
+    return product
+
+
+def _environment_demands(
+    config: TrainConfig, spaces_by_task: Sequence[tuple[Space[Any], Space[Any]]], *, vector: bool
+) -> Iterator[Demand]:
+    each = VECTOR_ENVIRONMENT if vector else ENVIRONMENT
+    memory = config.num_envs * sum(each + observation_bytes(shown) for shown, _ in spaces_by_task)
+    yield Demand("num_envs", f"{config.num_envs} environments", memory)
+    yield _episodes_demand("eval_episodes", config.eval_episodes)
+    workers = env_params(config, "training").num_workers
+    if config.execution_backend == "local_async" and workers is not None:
+        workers = min(workers, config.num_envs)
+        yield Demand("env_kwargs.num_workers", f"{workers} worker processes", workers * WORKER)
+
+
+def _network_demands(params: Any, shown: Space[Any], taken: Space[Any]) -> Iterator[Demand]:
+    if hasattr(params, "network_weights"):  # an algorithm of the user's own need not count
+        named = getattr(params, "encoder", None) is not None  # an encoder of the user's own may make one feature
+        weights = params.network_weights(1 if named else observation_width(shown), action_width(taken))
+        what = f"networks of {weights} weights with their gradients and moments"
+        yield Demand(_largest_setting(params, _NETWORK_SETTINGS), what, weights * FLOAT * COPIES_OF_A_WEIGHT)
+
+
+def _learning_demands(config: TrainConfig, params: Any, observation: int, actions: int) -> Iterator[Demand]:
+    """Yield what the steps to learn from take, and what is made of them."""
+    num_envs = config.num_envs
+    if isinstance(params, OnPolicyParams):
+        what = f"rollouts (num_steps {params.num_steps} x num_envs {num_envs})"
+        yield Demand("algo_kwargs.num_steps", what, params.num_steps * num_envs * (observation + STEP_BESIDES))
+    if isinstance(params, ReplayParams):
+        what = f"incomplete returns (n_step {params.n_step} x num_envs {num_envs})"
+        yield Demand("algo_kwargs.n_step", what, params.n_step * num_envs * (4 * observation + 4 * FLOAT))
+        # The batches of a round are drawn together, unless each depends on the errors of the one before.
+        batches = 1 if params.by_priority else max(1, num_envs // params.train_interval) * params.updates_per_round
+        memory = batches * params.batch_size * (2 * observation + STEP_BESIDES)
+        key = _largest_setting(params, ("batch_size", "gradient_steps", "train_interval"))
+        yield Demand(key, f"batches drawn at once ({batches} x batch_size {params.batch_size})", memory)
+    if isinstance(params, DQNParams):
+        if params.distribution == "quantile":
+            pairs = params.batch_size * params.num_quantiles**2
+            yield Demand("algo_kwargs.num_quantiles", f"{pairs} pairs of quantiles", pairs * FLOAT)
+        if params.repeat_exponent is not None:
+            limit = params.repeat_limit
+            yield Demand("algo_kwargs.repeat_limit", f"{limit} durations of repeated actions", limit * 3 * FLOAT)
+    if isinstance(params, PlanningParams):
+        yield from _planning_demands(config, params, observation, actions)
+
+
+def _planning_demands(config: TrainConfig, params: PlanningParams, observation: int, actions: int) -> Iterator[Demand]:
+    """Yield what searches and windows of experience take."""
+    again = int(params.batch_size * params.reanalyze_ratio) * (params.unroll_steps + 1)
+    yield _search_demand(params, config.num_envs, actions)
+    settings = ("num_simulations", "batch_size", "unroll_steps")
+    yield _search_demand(params, again, actions)._replace(key=_largest_setting(params, settings))
+    steps = params.unroll_steps + params.n_step
+    memory = params.batch_size * (steps * FLOAT * (actions + 2) + (params.unroll_steps + 1) * observation)
+    key = _largest_setting(params, ("batch_size", "unroll_steps", "n_step"))
+    yield Demand(key, f"batches of {params.batch_size} windows of {steps} steps", memory)
+
+
+def _search_demand(params: PlanningParams, trees: int, actions: int) -> Demand:
+    simulations = params.most_simulations
+    node = NODE.itemsize + actions * EDGE.itemsize + FLOAT * (1 + params.latent_numbers)
+    scheduled = "_schedule" if params.num_simulations < simulations else ""
+    what = f"search trees ({trees} x num_simulations {simulations})"
+    return Demand(f"algo_kwargs.num_simulations{scheduled}", what, trees * simulations * node)
+
+
+_NETWORK_SETTINGS = (
+    "hidden_sizes",
+    "critic_hidden_sizes",
+    "hidden_size",
+    "latent_size",
+    "support_size",
+    "width",
+    "layers",
+    "context_steps",
+    "experts",
+    "expert_size",
+    "adapters",
+    "adapter_rank",
+    "top_k",
+    "num_critics",
+    "num_quantiles",
+    "num_atoms",
+)
+
+
+def _largest_setting(params: Any, names: Sequence[str]) -> str:
+    """Return the key of the setting that lies furthest above its default."""
+    defaults = {field.name: field.default for field in dataclasses.fields(params)}
+    present = [name for name in names if name in defaults]
+    if not present:  # an algorithm of the user's own may call its sizes otherwise
+        return "algo_kwargs"
+    excess = {name: 1000 * _size(getattr(params, name)) // _size(defaults[name]) for name in present}
+    return f"algo_kwargs.{max(present, key=lambda name: excess[name])}"
+
+
+def _size(value: Any) -> int:
+    """Return a size to compare, that of the widest and of the number of layers where there are several."""
+    if isinstance(value, tuple):
+        return max(1, max(value, default=1) * len(value))
+    return max(1, value or 1)

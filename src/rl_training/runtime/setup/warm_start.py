@@ -1,0 +1,113 @@
+"""A new run that starts with another's weights and observation statistics (`init`), and with nothing else of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.checkpoints import Checkpoint, checkpoint_lineage, resolve_checkpoint, verify_checkpoint
+from rl_training.experiment.config import TrainConfig, validate_config
+from rl_training.experiment.configuration.forks import network_differences
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.protocols import Algorithm
+from rl_training.runtime.setup.restored_state import checkpoint_fits, read_checked_state
+from rl_training.runtime.setup.task_setup import TaskSetup
+
+logger = logging.getLogger("rl_training")
+
+
+def with_fixed_init(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with `init` as the absolute path of one checkpoint.
+
+    A run directory means another checkpoint after its next save; all seeds of a sweep should start from one.
+    """
+    if config.init is None:
+        return config
+    try:
+        checkpoint = resolve_checkpoint(Path(os.path.expanduser(config.init)))
+    except CheckpointError as error:
+        raise ConfigError(f"init: {error}") from error
+    return dataclasses.replace(config, init=checkpoint)
+
+
+class WarmStart:
+    """A checkpoint whose weights fit a configuration."""
+
+    def __init__(self, config: TrainConfig, spaces: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of another algorithm, of other spaces or of other networks."""
+        fixed = with_fixed_init(config)
+        assert fixed.init is not None
+        try:
+            self.checkpoint: Checkpoint = verify_checkpoint(fixed.init)
+        except CheckpointError as error:
+            raise ConfigError(f"init: {error}") from error
+        self.many_tasks = get_algorithm_spec(config.algo).many_tasks
+        self._check_fit(config, spaces)
+
+    def _check_fit(self, config: TrainConfig, spaces: Mapping[str, Any]) -> None:
+        place, manifest = self.checkpoint.path, self.checkpoint.manifest
+        with checkpoint_fits(self.checkpoint):
+            algo = manifest["algo"]
+            forms = {kind: _form(manifest["spaces"][kind]) for kind in spaces}
+        if algo != config.algo:
+            raise ConfigError(
+                f"init: {place} holds weights of {algo}, and this run trains {config.algo}; train the same"
+            )
+        for kind, space in spaces.items():
+            if forms[kind] != _form(space):
+                raise ConfigError(
+                    f"init: the {kind} space of {place} is {forms[kind]}, and that of {config.env_id} is "
+                    f"{_form(space)}; choose a run on the same spaces"
+                )
+        try:
+            differing = network_differences(validate_config(self.checkpoint.config), config)
+        except ConfigError as error:
+            raise ConfigError(
+                f"init: the configuration of {place} cannot be read: {'; '.join(error.problems)}"
+            ) from error
+        if differing:
+            words = ", ".join(f"{key} ({before} there, {after} here)" for key, (before, after) in differing.items())
+            raise ConfigError(f"init: the networks of {place} were built with other settings: {words}; use the same")
+
+    def apply(self, algorithm: Algorithm, tasks: Sequence[TaskSetup]) -> None:
+        """Give an algorithm the weights, and the environments of its tasks the observation statistics."""
+        state = read_checked_state(self.checkpoint, validate_config(self.checkpoint.config))
+        with checkpoint_fits(self.checkpoint):
+            algorithm.load_weights(state["algorithm"])
+            for task in tasks:
+                saved = state["normalizers"]
+                self._load_statistics(task, saved[task.task.name] if self.many_tasks else saved)
+        logger.info("starting with the weights of %s", self.checkpoint.path)
+
+    def _load_statistics(self, task: TaskSetup, saved: Mapping[str, Any] | None) -> None:
+        fresh = task.normalizer_state_dict()
+        there = None if saved is None else saved["observation"]
+        here = None if fresh is None else fresh["observation"]
+        if (there is None) != (here is None):
+            raise ConfigError(
+                f"init: {self.checkpoint.path} was trained with env_kwargs.normalize_observation "
+                f"{'false' if there is None else 'true'}; set it so here"
+            )
+        if fresh is not None and there is not None:
+            task.load_normalizer_state_dict({**fresh, "observation": there})
+
+    def lineage(self) -> dict[str, Any]:
+        """Return what the run says about where its weights come from."""
+        return checkpoint_lineage(self.checkpoint, "init")
+
+
+def _form(space: Mapping[str, Any]) -> str:
+    """Return what networks depend on of a space as JSON: bounds may differ between tasks that are alike."""
+    kind = space.get("type")
+    if kind == "Dict":
+        parts = ", ".join(f"{name}: {_form(part)}" for name, part in space["spaces"])
+        return f"Dict({parts})"
+    if kind == "Box":
+        return f"Box({space['shape']}, {space['dtype']})"
+    size = space["nvec"] if kind == "MultiDiscrete" else space["n"]
+    return f"{kind}({size})"

@@ -1,0 +1,160 @@
+"""Seeds in processes of their own on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from rl_training.envs.workers.async_worker import exit_with_parent
+from rl_training.envs.workers.processes import fresh_processes
+from rl_training.experiment.manager import Runner
+from rl_training.experiment.sweeps import FAILED, BenchmarkRunRecord
+from rl_training.runtime.signals import STOPPING, SignalGuard
+from rl_training.runtime.sweep.executors import ENDED, SAID, Begin, Report, train_elsewhere
+
+logger = logging.getLogger("rl_training")
+
+_IMPORTED = ("rl_training.runtime.session",)  # torch and all, which takes longer than a short training
+_SECONDS_BETWEEN_LOOKS = 0.1  # at signals; messages wake the sweep at once
+
+
+class ProcessExecutor:
+    """Up to `jobs` seeds at the same time, each in a fresh process."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._children: list[_Child] = []
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
+        """Train the seeds; a child that dies is a failed seed and no more."""
+        waiting, told_to_stop = deque(seeds), False
+        try:
+            while self._children or (waiting and not told_to_stop):
+                if signals.received is not None and not told_to_stop:
+                    told_to_stop = True
+                    self._stop(signals.received)
+                while waiting and not told_to_stop and len(self._children) < self._jobs:
+                    self._children.append(_Child.start(seed := waiting.popleft(), begin(seed)))
+                wait([child.connection for child in self._children], timeout=_SECONDS_BETWEEN_LOOKS)
+                for child in list(self._children):
+                    for record in child.news():
+                        report(record)
+                    if child.ended:
+                        self._children.remove(child)
+        finally:
+            for child in self._children:
+                child.kill()
+            self._children.clear()
+
+    def _stop(self, number: int) -> None:
+        """Hand a signal on to the runs; a child that has not begun one has nothing to save."""
+        for child in list(self._children):
+            if child.started is not None:
+                child.send_signal(number)
+            else:
+                child.kill()
+                self._children.remove(child)
+
+
+@dataclass
+class _Child:
+    """A process that trains one seed."""
+
+    seed: int
+    process: BaseProcess
+    connection: Connection
+    started: BenchmarkRunRecord | None = None
+    ended: bool = False
+
+    @classmethod
+    def start(cls, seed: int, runner: Runner) -> _Child:
+        context = fresh_processes(*_IMPORTED)
+        connection, theirs = context.Pipe(duplex=False)
+        # Not a daemon: its environments may need processes of their own.
+        process = context.Process(target=_train, args=(seed, runner, theirs, logger.getEffectiveLevel()))
+        with _signals_held_back():
+            process.start()
+        theirs.close()
+        return cls(seed, process, connection)
+
+    def news(self) -> list[BenchmarkRunRecord]:
+        """Return the records that have arrived; a process that dies without its last one is a failed seed."""
+        records: list[BenchmarkRunRecord] = []
+        try:
+            while not self.ended and self.connection.poll():
+                kind, content = self.connection.recv()
+                if kind == SAID:
+                    level, text = content
+                    logger.log(level, "seed %d: %s", self.seed, text)
+                    continue
+                self.started = self.started or content
+                self.ended = kind == ENDED
+                records.append(content)
+        except (EOFError, OSError):
+            self.ended = True
+            self.process.join()
+            records.append(self._obituary())
+        if self.ended:
+            self.process.join()
+            self.connection.close()
+        return records
+
+    def _obituary(self) -> BenchmarkRunRecord:
+        code = self.process.exitcode or 0
+        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return BenchmarkRunRecord(
+            self.seed,
+            None if self.started is None else self.started.run_dir,
+            status=FAILED,
+            error=f"its process ended without a result ({cause}): out of memory, or a fault in native code",
+        )
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid or 0, number)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def _train(seed: int, runner: Runner, connection: Connection, level: int) -> None:
+    """Train one seed in this process and send what becomes of it."""
+    # A terminal's Ctrl-C must reach the sweep alone, which hands it on: a run takes a second signal for impatience.
+    os.setpgrp()
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)  # outside of the run, whose guard takes what is handed on
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    threading.Thread(target=exit_with_parent, daemon=True).start()
+    turn = threading.Lock()
+
+    def send(kind: str, content: Any) -> None:
+        with turn:
+            connection.send((kind, content))
+
+    send(ENDED, train_elsewhere(seed, runner, send, level))
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Start a process deaf to signals, until it has decided what to do about them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

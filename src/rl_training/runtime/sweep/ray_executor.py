@@ -1,0 +1,231 @@
+"""Seeds as tasks on a Ray cluster whose machines need not share a disk (extra `ray`).
+
+The sweep keeps a copy of every run under its output directory, brought up to date with each checkpoint. When a node is
+lost, the copy is sent to another one, which goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from rl_training.errors import AxiomError, CheckpointError, ConfigError, MissingExtraError, RunFailure
+from rl_training.experiment.checkpoints import newest_sound_checkpoint
+from rl_training.experiment.manager import Runner
+from rl_training.experiment.runs import claim_directory, dependency_versions
+from rl_training.experiment.sweeps import FAILED, RUNNING, BenchmarkRunRecord
+from rl_training.runtime.signals import SignalGuard
+from rl_training.runtime.sweep.executors import SAID, STARTED, Begin, Report
+from rl_training.runtime.sweep.ray_worker import PACKED, PART, Assignment, Mailbox, MovableRunner, train_on_node
+from rl_training.runtime.sweep.run_transfer import RunPacker, unpack_run
+
+logger = logging.getLogger("rl_training")
+
+FRUITLESS_ATTEMPTS = 3
+"""How often in a row a seed may lose its node without a newer checkpoint before it counts as failed."""
+_SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_TO_ANSWER = 10.0
+
+
+class RayExecutor:
+    """As many seeds at a time as the cluster has room for."""
+
+    def __init__(self, address: str | None, output_dir: Path, *, gpus: int = 0) -> None:
+        """Use the cluster at `address`, by default the one of this machine, with so many GPUs for each seed."""
+        if find_spec("ray") is None:
+            raise MissingExtraError("benchmark.executor: ray", "ray")
+        self._address = address or os.environ.get("RAY_ADDRESS") or "auto"
+        self._output_dir = output_dir
+        self._gpus = gpus
+
+    def prepare(self) -> None:
+        """Connect to the cluster and look whether it has what a seed needs."""
+        import ray
+
+        if not ray.is_initialized():
+            try:
+                _knock(self._address)
+                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise ConfigError(
+                    f"benchmark.ray_address: no Ray cluster answers at {self._address}; start one with "
+                    "`ray start --head`, or give the address HOST:PORT of another one"
+                ) from error
+        there = ray.cluster_resources()
+        lacking = [name for name, count in (("CPU", 1), ("GPU", self._gpus)) if there.get(name, 0) < count]
+        if lacking:
+            raise AxiomError(f"the Ray cluster has no {' and no '.join(lacking)} to train on; add a node that has")
+
+    def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
+        """Train the seeds; one that loses its node goes on elsewhere."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
+        # A fresh process for each seed, as with `processes`; retries are the sweep's own.
+        task = ray.remote(max_calls=1)(train_on_node).options(num_cpus=1, num_gpus=self._gpus, max_retries=0)
+        tasks: dict[Any, RemoteSeed] = {}
+
+        def submit(seed: RemoteSeed) -> None:
+            assignment, archive = seed.next_attempt(ray.put)
+            tasks[task.remote(assignment, mailbox, archive)] = seed
+
+        told_to_stop = False
+        try:
+            for number in seeds:
+                submit(RemoteSeed(number, begin(number), self._output_dir, report))
+            while tasks:
+                if signals.received is not None and not told_to_stop:
+                    told_to_stop = True
+                    _stop(signals.received, mailbox, tasks)
+                ended, _ = ray.wait(list(tasks), num_returns=len(tasks), timeout=0)
+                _read(mailbox, {seed.number: seed for seed in tasks.values()})  # all that the ended ones have sent
+                for reference in ended:
+                    seed = tasks.pop(reference)
+                    try:
+                        seed.end(ray.get(reference))
+                    except ray.exceptions.RayTaskError as error:
+                        seed.fail(f"{type(error.cause).__name__}: {error.cause}")
+                    except ray.exceptions.RayError as error:
+                        if not told_to_stop and seed.may_try_again(type(error).__name__):
+                            submit(seed)
+        finally:
+            for reference in tasks:
+                ray.cancel(reference, force=True)
+            ray.kill(mailbox)
+
+
+def _knock(address: str) -> None:
+    """Raise where nothing listens: Ray itself would try for many minutes."""
+    if address != "auto":
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+
+
+def _stop(number: int, mailbox: Any, tasks: Mapping[Any, RemoteSeed]) -> None:
+    """Hand a signal on to the runs; a task that has not begun one has nothing to save."""
+    import ray
+
+    ray.get(mailbox.stop.remote(number))
+    for reference, seed in tasks.items():
+        if not seed.in_training:
+            ray.cancel(reference, force=True)
+
+
+def _read(mailbox: Any, seeds: Mapping[int, RemoteSeed]) -> None:
+    """Pass on every message that has arrived; one of an earlier attempt comes from a node that was given up."""
+    import ray
+
+    for number, attempt, kind, content in ray.get(mailbox.take.remote(_SECONDS_BETWEEN_LOOKS)):
+        seed = seeds.get(number)
+        if seed is not None and seed.attempt == attempt:
+            seed.receive(kind, content)
+
+
+class RemoteSeed:
+    """A seed that is trained elsewhere, and the copy of its run in this place."""
+
+    def __init__(self, number: int, runner: Runner, output_dir: Path, report: Report) -> None:
+        if not isinstance(runner, MovableRunner):
+            raise RunFailure(f"a {type(runner).__name__} cannot be sent to a Ray cluster; train its seeds serially")
+        self.number, self.attempt = number, 0
+        self.in_training = False
+        self._runner, self._output_dir, self._report = runner, output_dir, report
+        self._run_dir = runner.resume_from  # the copy
+        self._run_name = ""
+        self._arriving: IO[bytes] | None = None
+        self._step_at_start, self._fruitless = -1, 0
+
+    def next_attempt(self, store: Callable[[bytes], Any]) -> tuple[Assignment, list[Any]]:
+        """Return what a worker needs: what to do, and where the parts of the run so far are stored."""
+        self.attempt += 1
+        self.in_training = False
+        if self._arriving is not None:  # half of a delivery, whose other half is lost
+            self._arriving.close()
+            self._arriving = None
+        self._step_at_start = self._newest_step()
+        archive: list[Any] = []
+        names: list[str] = []
+        source = self._run_dir if self._step_at_start >= 0 else None
+        if source is not None:
+            names = RunPacker(source).pack(lambda part: archive.append(store(part)))
+        assignment = Assignment(
+            seed=self.number,
+            attempt=self.attempt,
+            runner=self._runner,
+            run_name=None if source is None else source.name,
+            file_names=tuple(names),
+            argv=tuple(sys.argv),
+            versions=dependency_versions(),
+            log_level=logger.getEffectiveLevel(),
+        )
+        return assignment, archive
+
+    def receive(self, kind: str, content: Any) -> None:
+        """Take a message of the worker."""
+        if kind == SAID:
+            level, text = content
+            logger.log(level, "seed %d: %s", self.number, text)
+        elif kind == STARTED:
+            self.in_training, self._run_name = True, content.run_dir.name
+            if self._run_dir is not None:
+                self._report_running()
+        elif kind == PART:
+            if self._arriving is None:
+                self._arriving = tempfile.TemporaryFile(dir=self._output_dir)  # noqa: SIM115 - closed when unpacked
+            self._arriving.write(content)
+        elif kind == PACKED:
+            self._unpack(content)
+
+    def _unpack(self, names: Sequence[str]) -> None:
+        assert self._arriving is not None
+        is_new = self._run_dir is None
+        if self._run_dir is None:
+            self._run_dir = claim_directory(self._output_dir, self._run_name)
+        with self._arriving as parts:
+            parts.seek(0)
+            unpack_run(parts, self._run_dir, names, output_dir=self._output_dir)
+        self._arriving = None
+        if is_new:
+            logger.info("seed %d: its run is kept in %s", self.number, self._run_dir)
+            self._report_running()
+
+    def _report_running(self) -> None:
+        self._report(BenchmarkRunRecord(self.number, self._run_dir, status=RUNNING))
+
+    def end(self, record: BenchmarkRunRecord) -> None:
+        """Report the end of the training, with the paths of this place."""
+        copy = self._run_dir
+        self._report(record if copy is None or record.run_dir is None else record.moved_to(copy))
+
+    def fail(self, sentence: str) -> None:
+        """Report that the seed cannot be trained."""
+        self._report(BenchmarkRunRecord(self.number, self._run_dir, status=FAILED, error=sentence))
+
+    def may_try_again(self, cause: str) -> bool:
+        """Say what becomes of a seed whose node is lost, and give it up after too many attempts in vain."""
+        reached = self._newest_step()
+        self._fruitless = 0 if reached > self._step_at_start else self._fruitless + 1
+        if self._fruitless >= FRUITLESS_ATTEMPTS:
+            self.fail(f"its node was lost {self._fruitless} times without a newer checkpoint ({cause})")
+            return False
+        outlook = f"goes on elsewhere from step {reached}" if reached >= 0 else "starts anew elsewhere"
+        logger.warning("seed %d: its node was lost (%s); it %s", self.number, cause, outlook)
+        return True
+
+    def _newest_step(self) -> int:
+        """Return the step of the newest sound checkpoint in this place, -1 where there is none."""
+        if self._run_dir is None:
+            return -1
+        try:
+            return newest_sound_checkpoint(self._run_dir)[0].step
+        except CheckpointError:
+            return -1

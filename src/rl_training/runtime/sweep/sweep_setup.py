@@ -1,0 +1,173 @@
+"""From a configuration with seeds to the runner of its sweep, new or continued."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.benchmarking import SweepSummary, new_summary_path, read_summary, run_place
+from rl_training.experiment.checkpoints import newest_sound_checkpoint
+from rl_training.experiment.config import TrainConfig, config_differences, config_to_dict, validate_config
+from rl_training.experiment.configuration.config_blocks import BenchmarkParams
+from rl_training.experiment.manager import ExperimentManager
+from rl_training.experiment.own_code.run_code import admit_code, loaded_from_sweep
+from rl_training.experiment.own_code.user_code import CodeUse, adopted
+from rl_training.experiment.runs import give_up_run
+from rl_training.experiment.sweeps import COMPLETED, SeedSweepPlan, resolve_benchmark_seeds
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.recording.result import TrainResult
+from rl_training.runtime.runner import BenchmarkRunner
+from rl_training.runtime.setup.run_setup import RunSetup
+from rl_training.runtime.sweep.executors import Executor, SerialExecutor
+from rl_training.runtime.sweep.process_executor import ProcessExecutor
+from rl_training.runtime.sweep.ray_executor import RayExecutor
+
+logger = logging.getLogger("rl_training")
+
+# What may differ between a sweep and its continuation: it decides where things happen, not what comes of them.
+_OPEN_KEYS = ("seed", "output_dir", "benchmark")
+
+
+@dataclass(frozen=True)
+class SeedRunner:
+    """The run of one seed, as data that another process can be sent."""
+
+    manager: ExperimentManager
+    config: TrainConfig
+    resume_from: Path | None = None
+    callbacks: tuple[Callback, ...] = ()
+    code: tuple[CodeUse, ...] = ()
+    """What the names of the configuration mean in the process that set the sweep up."""
+
+    def watched_by(self, *callbacks: Callback) -> SeedRunner:
+        """Return the same runner with these callbacks added."""
+        return dataclasses.replace(self, callbacks=(*self.callbacks, *callbacks))
+
+    def placed_in(self, output_dir: Path, resume_from: Path | None) -> SeedRunner:
+        """Return the same training under another output directory."""
+        config = dataclasses.replace(self.config, output_dir=output_dir)
+        return dataclasses.replace(self, config=config, resume_from=resume_from)
+
+    def run(self) -> TrainResult:
+        """Train the seed, from its checkpoint where there is one."""
+        with adopted(self.code):
+            if self.resume_from is not None:
+                return self.manager.resume(self.resume_from, callbacks=self.callbacks).train()
+            return self.manager.setup(self.config, callbacks=self.callbacks).train()
+
+
+def setup_sweep(
+    manager: ExperimentManager,
+    config: TrainConfig,
+    *,
+    callbacks: Sequence[Callback] = (),
+    continue_from: Path | None = None,
+    trust_code: bool = False,
+) -> BenchmarkRunner:
+    """Return the runner of a sweep; `continue_from` is the summary of one of which only what is missing is trained.
+
+    The code that such a summary names follows the rule of loaded files, unless the user trusts it by `trust_code`.
+    """
+    known = None if continue_from is None else read_summary(continue_from)
+    if continue_from is None or known is None:
+        path = new_summary_path(config.output_dir, config.algo, config.env_id)
+    else:
+        path = continue_from
+        config = _fitted(config, known, path)
+    run_config = dataclasses.replace(config, benchmark={})
+    loaded = None if known is None else loaded_from_sweep(path, trust_code=trust_code)
+    code = admit_code(run_config, loaded)
+    with adopted(code):
+        setup = RunSetup(run_config, None)  # a mistake is one error here, and would be a failure of every seed later
+    executor = _make_executor(config, setup)
+    if callbacks and not isinstance(executor, SerialExecutor):
+        raise ConfigError(
+            "callbacks: objects cannot cross processes; name their classes by the key `callbacks` of the "
+            "configuration, or train with jobs 1 and executor serial"
+        )
+    if isinstance(executor, RayExecutor) and setup.torch.threads.by_machine:
+        # Chosen by the cores of this machine: others may have more or fewer, and would round differently.
+        run_config = dataclasses.replace(run_config, torch_threads=setup.torch.threads.number)
+    resume_points, lost = ({}, {}) if known is None else _unfinished_runs(known, path.parent)
+    fresh = _fresh_each_time(callbacks)
+
+    def make_runner(seed: int) -> SeedRunner:
+        if seed in lost:
+            give_up_run(lost[seed], f"killed, and no sound checkpoint is left: {path.name} started seed {seed} anew")
+        seed_config = dataclasses.replace(run_config, seed=seed)
+        return SeedRunner(manager, seed_config, resume_points.get(seed), fresh(), code)
+
+    plan = SeedSweepPlan(resolve_benchmark_seeds(config))
+    return BenchmarkRunner(plan, make_runner, path, config=config_to_dict(config), executor=executor, known=known)
+
+
+def refuse_executor_without_seeds(config: TrainConfig) -> None:
+    """Raise where a configuration says how to execute seeds and has none."""
+    stray = ", ".join(f"benchmark.{key}" for key in config.benchmark)
+    if stray:
+        raise ConfigError(
+            f"{stray}: there are no seeds to train; set benchmark.seeds or --seeds 1,2,3, or leave it out"
+        )
+
+
+def _make_executor(config: TrainConfig, setup: RunSetup) -> Executor:
+    params = BenchmarkParams(**config.benchmark)
+    if params.chosen_executor == "ray":
+        return RayExecutor(params.ray_address, config.output_dir, gpus=int(setup.device.type == "cuda"))
+    return ProcessExecutor(params.jobs) if params.chosen_executor == "processes" else SerialExecutor()
+
+
+def _fresh_each_time(callbacks: Sequence[Callback]) -> Callable[[], tuple[Callback, ...]]:
+    """Return a function that gives the callbacks in their present state: what one seed leaves there must not reach
+    the next."""
+    states = [copy.deepcopy(callback.state_dict()) for callback in callbacks]
+
+    def fresh() -> tuple[Callback, ...]:
+        for callback, state in zip(callbacks, states, strict=True):
+            if state:
+                callback.load_state_dict(copy.deepcopy(state))
+        return tuple(callbacks)
+
+    return fresh
+
+
+def _fitted(config: TrainConfig, known: SweepSummary, path: Path) -> TrainConfig:
+    """Return the configuration for going on with a sweep, or say where it is another one's."""
+    if known.config is None:
+        raise ConfigError(f"--continue {path}: the sweep was not made from a configuration, so nothing can go on")
+    original = validate_config(known.config)
+    if not config.benchmark.get("seeds"):
+        config = dataclasses.replace(config, benchmark={**config.benchmark, "seeds": original.benchmark["seeds"]})
+    differing = [key for key in config_differences(original, config) if key.partition(".")[0] not in _OPEN_KEYS]
+    if config.benchmark["seeds"] != original.benchmark["seeds"]:
+        differing.append("benchmark.seeds")
+    if differing:
+        raise ConfigError(
+            f"--continue {path}: the configuration is not that of the sweep, it differs in {', '.join(differing)}; "
+            "leave the differences out, or start a new sweep without --continue"
+        )
+    # A summary that was moved with its runs goes on where it is now.
+    same_place = config.output_dir.resolve() == path.parent.resolve()
+    return config if same_place else dataclasses.replace(config, output_dir=path.parent)
+
+
+def _unfinished_runs(known: SweepSummary, directory: Path) -> tuple[dict[int, Path], dict[int, Path]]:
+    """Return the run directories of unfinished seeds: those with a sound checkpoint, and those without."""
+    sound: dict[int, Path] = {}
+    lost: dict[int, Path] = {}
+    for record in known.runs:
+        if record.status == COMPLETED or record.run_dir is None:
+            continue
+        run_dir = run_place(record.run_dir, directory)
+        try:
+            newest_sound_checkpoint(run_dir)
+            sound[record.seed] = run_dir
+        except CheckpointError as error:
+            logger.warning("seed %d starts anew: %s", record.seed, " ".join(str(error).split()))
+            lost[record.seed] = run_dir
+    return sound, lost
