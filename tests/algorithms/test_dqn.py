@@ -28,7 +28,6 @@ from rl_training.algorithms.dqn import DQN, C51Params, DoubleDQNParams, DQNParam
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 from rl_training.kernels.door import attach
-from rl_training.kernels.dqn import twins
 from rl_training.models.encoders import VectorEncoder
 from rl_training.models.noisy import NoisyLinear
 from rl_training.models.q_network import QNetwork
@@ -227,8 +226,8 @@ def test_the_compiled_gradient_is_that_of_autograd(options: dict[str, Any], weig
 def test_a_weight_that_is_no_number_reaches_the_compiled_loss(place: str) -> None:
     algorithm = _algorithm()
     (algorithm.optimizer.values if place == "values" else algorithm.target_values)[0] = torch.nan
-    (twin,) = twins(algorithm)
-    assert twin.function(random_batch(CHOICE))["loss_q"].isnan()
+    attach(algorithm)
+    assert algorithm.gradient(random_batch(CHOICE))["loss_q"].isnan()
 
 
 @pytest.mark.parametrize(

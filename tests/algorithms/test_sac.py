@@ -28,8 +28,8 @@ from replay_parts import (
 from rl_training.algorithms import sac
 from rl_training.algorithms.sac import SAC, SACParams, TQCParams
 from rl_training.errors import ConfigError
-from rl_training.kernels import sac as sac_kernel
 from rl_training.kernels.door import attach
+from rl_training.kernels.sac import SACGradients
 from rl_training.models.continuous import ActionScale, StackedCritic
 from rl_training.models.encoders import VectorEncoder
 from rl_training.models.layers import StackedMLP
@@ -223,9 +223,9 @@ def test_critics_that_agree_share_the_actors_gradient() -> None:
         for weight in algorithm.critic.parameters():
             weight[1] = weight[0]
     batch, noise = random_batch(TORQUE), torch.zeros(2, 16, 2)
-    twins = {twin.method: twin.function for twin in sac_kernel.twins(algorithm)}
-    twins["critic_gradient"](batch, noise)  # samples for both
-    twins["actor_gradient"](batch, noise)
+    gradients = SACGradients(algorithm)
+    gradients.critic(batch, noise)  # samples for both
+    gradients.actor(batch, noise)
     shared = algorithm.actor_optimizer.gradient.clone()
     algorithm.actor_gradient(batch, noise)
     torch.testing.assert_close(shared, algorithm.actor_optimizer.gradient, rtol=1e-4, atol=1e-6)

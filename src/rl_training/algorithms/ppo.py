@@ -28,6 +28,7 @@ from rl_training.models.heads import StateDependentNoiseHead
 from rl_training.models.optimizers import FlatOptimizer
 
 Controls = Mapping[str, float | Tensor]
+KL_MARGIN = 1.5  # how far beyond `target_kl` a minibatch may show the policy before the epochs end
 
 
 @dataclass(frozen=True)
@@ -189,32 +190,38 @@ class PPO(OnPolicyAlgorithm):
 
     def update(self, batch: Rollout, controls: Mapping[str, float], generator: torch.Generator) -> dict[str, Tensor]:
         """Improve the model on one rollout and return the means of the loss's parts."""
+        transitions = self.prepare(batch)
+        metrics = self.improve(transitions, controls, generator)
+        metrics["explained_variance"] = explained_variance(transitions.value, transitions.target_value)
+        return metrics
+
+    def improve(
+        self, transitions: PPOBatch, controls: Mapping[str, float], generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Take the gradient steps of all epochs and return the means of the loss's parts."""
         scheduled: Controls = controls
         if self.params.compile:  # a changing Python number would compile anew
             scheduled = {name: torch.tensor(value, device=self.device) for name, value in controls.items()}
         step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
-        transitions = self.prepare(batch)
         history: list[dict[str, Tensor]] = []
         for minibatch in self._minibatches(transitions, generator):
             parts = self.gradient(minibatch, scheduled)
             history.append(parts)
             if self.params.target_kl is not None:
                 approx_kl, _ = policy_change(parts["log_ratio"], controls["clip_coef"])
-                if approx_kl > 1.5 * self.params.target_kl:
+                if approx_kl > KL_MARGIN * self.params.target_kl:
                     break
             parts["gradient_norm"] = self.optimizer.descend(**step)
         log_ratio = torch.cat([parts.pop("log_ratio") for parts in history])  # of all gradient steps at once
         means = {name: torch.stack([parts[name] for parts in history if name in parts]).mean() for name in history[0]}
         means["approx_kl"], means["clip_fraction"] = policy_change(log_ratio, controls["clip_coef"])
-        means["explained_variance"] = explained_variance(transitions.value, transitions.target_value)
         return means
 
     def prepare(self, rollout: Rollout) -> PPOBatch:
         """Evaluate the rollout once under the policy that acted and compute its targets."""
         with torch.no_grad():
             observation, action, mask = rollout.flat_observation(), rollout.flat_action(), rollout.flat_mask()
-            distribution, flat_value = self.model(observation, mask)
-            log_prob = distribution.log_prob(action)
+            log_prob, flat_value = self.evaluate_actions(observation, action, mask)
             value = flat_value.view(rollout.reward.shape)
             advantage = generalized_advantage(
                 rollout.reward,
@@ -235,6 +242,11 @@ class PPO(OnPolicyAlgorithm):
             advantage=advantage.flatten(),
             target_value=(advantage + value).flatten(),
         )
+
+    def evaluate_actions(self, observation: Observation, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities [B] of actions, and the values [B] of the observations."""
+        distribution, value = self.model(observation, mask)
+        return distribution.log_prob(action), value
 
     def _minibatches(self, batch: PPOBatch, generator: torch.Generator) -> Iterator[PPOBatch]:
         """Go through the transitions in random order, once per epoch."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training.data.replay import ReplayBatch
-from rl_training.kernels.search.lanes import LANES, load, multiply_add, number, store
+from rl_training.kernels.compiled.lanes import LANES, load, multiply_add, number, store
 from rl_training.search.compilation import compiled, part
 
 _NO_WEIGHT, _NO_MASK = np.empty(0, np.float32), np.empty((0, 0), np.bool_)

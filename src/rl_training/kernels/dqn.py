@@ -11,7 +11,7 @@ from rl_training.algorithms import dqn
 from rl_training.algorithms.dqn import DQN
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
-from rl_training.kernels.gradients import Twin, step_in
+from rl_training.kernels.checks import replace_gradient
 from rl_training.models.layers import MLP
 from rl_training.models.q_network import QNetwork
 
@@ -19,12 +19,7 @@ LARGEST_COMPILED = 1 << 22  # weights times batch size, beyond which torch's pro
 
 
 def attach(algorithm: DQN, kernel: str) -> None:
-    """Let written-out gradients step in."""
-    step_in(algorithm, kernel, twins(algorithm))
-
-
-def twins(algorithm: DQN) -> list[Twin]:
-    """Return the faster twin of `DQN.gradient`."""
+    """Replace the gradient by a compiled one."""
     params = algorithm.params
     requires.own_formula(algorithm, DQN, "loss", "gradient")
     requires.own_functions(dqn, "dqn_loss", "dqn_target", "take_action", "legal_values", "expected_values")
@@ -37,7 +32,8 @@ def twins(algorithm: DQN) -> list[Twin]:
     requires.that(stream.activation is torch.relu, "only ReLU has a compiled gradient")
     small = len(algorithm.optimizer.values) * params.batch_size <= LARGEST_COMPILED
     requires.that(small, "the network is so large that torch is as fast")
-    return [Twin("gradient", DQNGradient(algorithm, stream.sizes), algorithm.optimizer)]
+    gradient = DQNGradient(algorithm, stream.sizes)
+    replace_gradient(algorithm, kernel, "gradient", gradient, algorithm.optimizer)
 
 
 class DQNGradient:

@@ -12,27 +12,59 @@ from rl_training.algorithms import ppo
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.ppo import PPO, PPOBatch, scaled_advantage
 from rl_training.kernels import requires
-from rl_training.kernels.gradients import Twin, step_in
+from rl_training.kernels.checks import replace_gradient, replace_method
 from rl_training.kernels.perceptrons import Perceptrons, differentiable, linear_backward
 from rl_training.kernels.policies import head_backward, known_head, policy_gradient
 from rl_training.models.actor_critic import ACTOR, ActorCritic
-from rl_training.models.heads import ActionHead
+from rl_training.models.heads import (
+    ActionHead,
+    BernoulliHead,
+    CategoricalHead,
+    GaussianHead,
+    MultiCategoricalHead,
+)
+from rl_training.models.optimizers import FlatOptimizer
 
 
 def attach(algorithm: PPO, kernel: str) -> None:
-    """Let written-out gradients step in."""
-    step_in(algorithm, kernel, twins(algorithm))
-
-
-def twins(algorithm: PPO) -> list[Twin]:
-    """Return the faster twin of `PPO.gradient`."""
+    """Replace learning and acting by compiled code, or the gradient by a written-out one where that is not covered."""
     requires.own_formula(algorithm, PPO, "loss", "gradient")
     requires.own_functions(ppo, "ppo_loss", "scaled_advantage")
     model = requires.exact(algorithm.model, ActorCritic)
     requires.plain_encoder(model.encoder)
     requires.that(differentiable(model.stacks), "the activation has no written-out gradient")
+    if compilable(algorithm):
+        attach_compiled(algorithm, kernel)
+        return
     requires.that(known_head(model.head), f"{type(model.head).__name__} has no written-out gradient")
-    return [Twin("gradient", PPOGradient(algorithm), algorithm.optimizer)]
+    replace_gradient(algorithm, kernel, "gradient", PPOGradient(algorithm), algorithm.optimizer)
+
+
+def compilable(algorithm: PPO) -> bool:
+    """Return whether compiled code covers all gradient steps of an update."""
+    own = all(
+        getattr(type(algorithm), name) is getattr(PPO, name) for name in ("improve", "evaluate_actions", "_minibatches")
+    )
+    # Of several threads large products take advantage, which torch shares out among them.
+    return (
+        own
+        and algorithm.device.type == "cpu"
+        and torch.get_num_threads() == 1
+        and not algorithm.params.compile
+        and type(algorithm.optimizer) is FlatOptimizer
+        and type(algorithm.model.head) in (CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead)
+    )
+
+
+def attach_compiled(algorithm: PPO, kernel: str) -> None:
+    """Replace acting, evaluating and learning by compiled code."""
+    from rl_training.kernels.compiled_ppo import CompiledPPO  # numba takes a third of a second to import
+
+    compiled = CompiledPPO(algorithm, kernel)
+    replace_method(algorithm, "evaluate_actions", compiled.evaluate_actions, compiled.check_evaluation)
+    replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)
+    if type(algorithm).act is PPO.act:
+        replace_method(algorithm, "act", compiled.act, compiled.check_act)
 
 
 class PPOGradient:

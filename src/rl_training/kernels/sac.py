@@ -10,26 +10,19 @@ from rl_training.algorithms.sac import SAC, soft_target
 from rl_training.data.observations import map_observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
+from rl_training.kernels.checks import replace_gradient
 from rl_training.kernels.continuous import CriticPasses, Sample, SquashedActorPasses
-from rl_training.kernels.gradients import Twin, step_in
 
 
 def attach(algorithm: SAC, kernel: str) -> None:
-    """Let written-out gradients step in."""
-    step_in(algorithm, kernel, twins(algorithm))
-
-
-def twins(algorithm: SAC) -> list[Twin]:
-    """Return the faster twins of `SAC.critic_gradient` and `SAC.actor_gradient`."""
+    """Replace the gradients by written-out ones."""
     requires.own_formula(algorithm, SAC, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
     requires.own_functions(sac, "critic_loss", "actor_loss", "soft_target")
     requires.that(algorithm.params.num_quantiles == 1, "quantile critics have no written-out gradient")
     requires.that(algorithm.target_critic is not None, "critics without targets have no written-out gradient")
     gradients = SACGradients(algorithm)
-    return [
-        Twin("critic_gradient", gradients.critic, algorithm.critic_optimizer),
-        Twin("actor_gradient", gradients.actor, algorithm.actor_optimizer),
-    ]
+    replace_gradient(algorithm, kernel, "critic_gradient", gradients.critic, algorithm.critic_optimizer)
+    replace_gradient(algorithm, kernel, "actor_gradient", gradients.actor, algorithm.actor_optimizer)
 
 
 class SACGradients:

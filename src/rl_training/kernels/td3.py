@@ -9,24 +9,17 @@ from rl_training.algorithms import td3
 from rl_training.algorithms.td3 import TD3, td3_target
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
+from rl_training.kernels.checks import replace_gradient
 from rl_training.kernels.continuous import CriticPasses, DeterministicActorPasses
-from rl_training.kernels.gradients import Twin, step_in
 
 
 def attach(algorithm: TD3, kernel: str) -> None:
-    """Let written-out gradients step in."""
-    step_in(algorithm, kernel, twins(algorithm))
-
-
-def twins(algorithm: TD3) -> list[Twin]:
-    """Return the faster twins of `TD3.critic_gradient` and `TD3.actor_gradient`."""
+    """Replace the gradients by written-out ones."""
     requires.own_formula(algorithm, TD3, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
     requires.own_functions(td3, "td3_target", "td3_critic_loss", "td3_actor_loss")
     gradients = TD3Gradients(algorithm)
-    return [
-        Twin("critic_gradient", gradients.critic, algorithm.critic_optimizer),
-        Twin("actor_gradient", gradients.actor, algorithm.actor_optimizer),
-    ]
+    replace_gradient(algorithm, kernel, "critic_gradient", gradients.critic, algorithm.critic_optimizer)
+    replace_gradient(algorithm, kernel, "actor_gradient", gradients.actor, algorithm.actor_optimizer)
 
 
 class TD3Gradients:

@@ -81,6 +81,17 @@ class FlatOptimizer:
             self._sweep()
         return norm
 
+    def count_steps(self, steps: int) -> None:
+        """Take note of steps that compiled code has taken with the same values and statistics."""
+        self.state["step"].add_(steps)
+        self._steps += steps
+        torch.autograd.graph.increment_version(self.values)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return self._steps
+
     def _sweep(self) -> None:
         for statistics in self.state.values():
             if statistics.dim():

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.kernels.mismatch import KernelMismatch
+from rl_training.kernels.checks import KernelMismatch
 from rl_training.search.model import ModelOutput, SearchModel
 from rl_training.search.rule import Rule
 from rl_training.search.tree import Leaves, Tree

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.kernels.search.lanes import LANES, load, multiply_add, store
+from rl_training.kernels.compiled.lanes import LANES, load, multiply_add, store
 from rl_training.kernels.search.perceptron_model import ELU, GELU, RELU, SILU, TANH, TILE, PackedMLP
 from rl_training.search.compilation import compiled, part
 from rl_training.search.growth import grow, select

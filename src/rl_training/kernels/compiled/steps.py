@@ -1,0 +1,87 @@
+"""Steps of optimizers over flat arrays, as `models.optimizers.FlatOptimizer` takes them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rl_training.kernels.compiled.lanes import LANES, load, root, spread, store, total, where_above
+from rl_training.models.optimizers import ADAM_BETA2, NEGLIGIBLE, RMSPROP_DECAY, STEPS_BETWEEN_SWEEPS
+from rl_training.search.compilation import part
+
+
+@part()
+def norm(gradient: np.ndarray, at: int, size: int) -> float:
+    """Return the Euclidean norm of a range that is a multiple of sixteen long."""
+    sums = spread(0.0)
+    for index in range(at, at + size, LANES):
+        lanes = load(gradient, index)
+        sums = sums + lanes * lanes
+    return math.sqrt(total(sums))
+
+
+@part()
+def clip_factor(norm: float, max_norm: float) -> float:
+    """Return the number that limits a gradient's norm; a negative `max_norm` is none."""
+    return min(1.0, max_norm / (norm + 1e-6)) if max_norm >= 0 else 1.0
+
+
+@part()
+def adam(
+    values: np.ndarray,
+    mean: np.ndarray,
+    square: np.ndarray,
+    gradient: np.ndarray,
+    size: int,
+    factor: float,
+    step: int,
+    learning_rate: float,
+    beta1: float,
+    eps: float,
+) -> None:
+    """Take the given step, counted from 1, of Adam along the gradient times `factor`."""
+    scale = spread(np.float32(factor))
+    keep, add = spread(np.float32(ADAM_BETA2)), spread(np.float32(1.0 - ADAM_BETA2))
+    blend = spread(np.float32(1.0 - beta1))
+    rate = spread(np.float32(learning_rate / (1.0 - beta1**step)))
+    correction = spread(np.float32(1.0 / math.sqrt(1.0 - ADAM_BETA2**step)))
+    epsilon = spread(np.float32(eps))
+    for index in range(0, size, LANES):
+        grad = load(gradient, index) * scale
+        first = load(mean, index)
+        first = first + (grad - first) * blend
+        second = load(square, index) * keep + grad * grad * add
+        store(mean, index, first)
+        store(square, index, second)
+        store(values, index, load(values, index) - rate * first / (root(second) * correction + epsilon))
+    if step % STEPS_BETWEEN_SWEEPS == 0:
+        sweep(mean, size)
+        sweep(square, size)
+
+
+@part()
+def rmsprop(
+    values: np.ndarray, square: np.ndarray, gradient: np.ndarray, size: int, factor: float, step: int,
+    learning_rate: float, eps: float,
+) -> None:  # fmt: skip
+    """Take a step of RMSprop along the gradient times `factor`."""
+    scale, rate = spread(np.float32(factor)), spread(np.float32(learning_rate))
+    keep, add = spread(np.float32(RMSPROP_DECAY)), spread(np.float32(1.0 - RMSPROP_DECAY))
+    epsilon = spread(np.float32(eps))
+    for index in range(0, size, LANES):
+        grad = load(gradient, index) * scale
+        second = load(square, index) * keep + grad * grad * add
+        store(square, index, second)
+        store(values, index, load(values, index) - rate * grad / (root(second) + epsilon))
+    if step % STEPS_BETWEEN_SWEEPS == 0:
+        sweep(square, size)
+
+
+@part()
+def sweep(statistics: np.ndarray, size: int) -> None:
+    """Set statistics that have decayed to nothing to zero, before they become subnormal."""
+    limit, zero = spread(np.float32(NEGLIGIBLE)), spread(0.0)
+    for index in range(0, size, LANES):
+        lanes = load(statistics, index)
+        store(statistics, index, where_above(limit, where_above(zero, lanes, zero - lanes, lanes), zero, lanes))

@@ -1,0 +1,41 @@
+"""Where the layers of torch modules lie in the flat memory of their optimizer, as compiled code takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.layers import StackedMLP, parameter_pairs
+
+ACTIVATIONS = {torch.tanh: 0, torch.relu: 1}  # by the numbers of `kernels.compiled.perceptrons`
+
+Place = tuple[int, int, int, int]
+"""Index of a weight, how far the weights of two inputs and of two outputs lie apart, and the index of the bias."""
+
+
+def index_in(values: Tensor, parameter: Tensor) -> int:
+    """Return where a parameter begins in the flat memory that it is a view of."""
+    return (parameter.data_ptr() - values.data_ptr()) // values.element_size()
+
+
+def stacked_places(values: Tensor, network: StackedMLP, member: int) -> list[Place]:
+    """Return the places of one network of a stack, whose weights are [count, inputs, outputs]."""
+    places = []
+    for weight, bias in parameter_pairs(network):
+        _, inputs, outputs = weight.shape
+        first = index_in(values, weight) + member * inputs * outputs
+        places.append((first, outputs, 1, index_in(values, bias) + member * outputs))
+    return places
+
+
+def linear_place(values: Tensor, layer: nn.Linear) -> Place:
+    """Return the place of a linear layer, whose weight is [outputs, inputs]."""
+    return index_in(values, layer.weight), 1, layer.in_features, index_in(values, layer.bias)
+
+
+def as_array(numbers: Iterable[object]) -> np.ndarray:
+    """Return integers as compiled code takes them."""
+    return np.array(list(numbers), np.int64)
