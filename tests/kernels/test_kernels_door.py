@@ -161,6 +161,8 @@ def normalized_actor_critic(self: ActorCritic, observation: Any, mask: Tensor | 
         ("td3", DeterministicActor, "forward"),
         ("td3", StackedCritic, "_features"),
         ("gumbel_muzero", PlanningNetwork, "imagine"),
+        ("gumbel_muzero", PlanningNetwork, "predict"),
+        ("gumbel_muzero", PlanningNetwork, "rewards"),
     ],
 )
 def test_layer_norm_inside_of_a_built_in_network_ends_the_run_at_its_first_check(
@@ -170,6 +172,8 @@ def test_layer_norm_inside_of_a_built_in_network_ends_the_run_at_its_first_check
     edited: Any = normalized_actor_critic
     if network is not ActorCritic:
         edited = lambda *arguments: normalized(original(*arguments))  # noqa: E731
+    if method in ("predict", "rewards"):
+        edited = lambda self, latent: original(self, normalized(latent))  # noqa: E731
     monkeypatch.setattr(network, method, edited)
     config = config_of(algo, Path("runs"))
     settings = [f"algo_kwargs.{key}={json.dumps(value)}" for key, value in config.algo_kwargs.items()]
