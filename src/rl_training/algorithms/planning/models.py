@@ -25,7 +25,7 @@ class NetworkModel:
     def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
         """Imagine one action [B] in each state."""
         latent = self.network.imagine(embedding, action)
-        return self._output(latent, expected_scalar(self.network.reward(latent)))
+        return self._output(latent, expected_scalar(self.network.rewards(latent)))
 
     def _output(self, latent: Tensor, reward: Tensor | None = None) -> ModelOutput:
         predicted = self.network.predict(latent)

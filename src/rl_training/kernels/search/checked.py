@@ -96,7 +96,7 @@ def _moved_copy(model: Any) -> Any:
     copied, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in copied.network.parameters():
-            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.5)
+            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.3)
     return copied
 
 
