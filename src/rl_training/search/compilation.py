@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger("rl_training")
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 # Making every part callable from Python would double the time of compilation.
@@ -86,7 +89,15 @@ def _compile(function: Callable[..., Any]) -> Any:
     _register()
     dispatcher = njit(cache=True, nogil=True, **_OPTIONS)(function)
     dispatcher._cache._cache_file._source_stamp = source_stamp()
+    if not dispatcher._cache._cache_file._load_index():
+        _announce()
     return dispatcher
+
+
+@functools.cache
+def _announce() -> None:
+    """Say once why nothing happens for some seconds."""
+    logger.info("compiling for this processor, which takes some seconds and is kept for the next runs")
 
 
 def _register() -> None:

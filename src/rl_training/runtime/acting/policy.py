@@ -10,6 +10,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
+from rl_training.algorithms.base import PlanningAlgorithm
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.envs.checks import all_finite
 from rl_training.envs.normalize import ObservationNormalizer
@@ -212,7 +213,8 @@ def policies_from_checkpoint(
         )
         check_form(algorithm.state_dict(), state["algorithm"], "algorithm")
         algorithm.load_state_dict(state["algorithm"])
-    accelerate(algorithm, config.acceleration)
+    if isinstance(algorithm, PlanningAlgorithm):  # whose policy is a search; of the others kernels serve learning
+        accelerate(algorithm, config.acceleration)
     policies = {
         task: Policy(
             algorithm.actor(task.name) if spec.many_tasks else algorithm,

@@ -25,7 +25,7 @@ from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.run_utils import resolve_device
-from rl_training.runtime.setup.acceleration import accelerate, say_acceleration
+from rl_training.runtime.setup.acceleration import accelerate, planned_updates, say_acceleration
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
 from rl_training.runtime.setup.restored_state import check_num_envs, read_checked_state
 from rl_training.runtime.setup.size_limits import check_sizes
@@ -126,7 +126,8 @@ class RunSetup:
         check_networks(algorithm, seen)
         if self.warm_start is not None:
             self.warm_start.apply(algorithm, self.tasks)
-        self.acceleration = accelerate(algorithm, self.config.acceleration)
+        updates = planned_updates(self.config, self.params, self.spec.loop)
+        self.acceleration = accelerate(algorithm, self.config.acceleration, updates)
         say_acceleration(self.acceleration)
         return algorithm
 
