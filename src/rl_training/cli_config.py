@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,7 +47,14 @@ class ConfigRequest:
     seeds: Annotated[
         str | None, typer.Option("--seeds", metavar="LIST", help="Seeds of a sweep, one run each: 1,2,3 or 1-10.")
     ] = None
-    jobs: Annotated[int | None, integer_option("--jobs", "Seeds trained at the same time, in processes.")] = None
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            "--jobs",
+            metavar="INTEGER|auto",
+            help="Seeds trained at the same time, in processes; by default as many as there are cores.",
+        ),
+    ] = None
     executor: Annotated[
         str | None, typer.Option("--executor", metavar="NAME", help="How seeds are run: serial, processes or ray.")
     ] = None
@@ -125,7 +132,7 @@ def _apply_overrides(
         raise ConfigError("--seed does not go with --seeds; leave one of them out")
     overrides: dict[str, Any] = {
         "benchmark.seeds": None if request.seeds is None else parse_seeds(request.seeds),
-        "benchmark.jobs": request.jobs,
+        "benchmark.jobs": _jobs(request.jobs),
         "benchmark.executor": request.executor,
         "benchmark.ray_address": request.ray_address,
         "tags": request.tag,
@@ -158,7 +165,14 @@ def _apply_overrides(
             f"--seed: the configuration has the seeds {', '.join(map(str, seeds))}; name others by --seeds, "
             "or make it one run by --set benchmark.seeds=null"
         )
+    if request.seeds is not None and not {"jobs", "executor"} & config.benchmark.keys():
+        return replace(config, benchmark={**config.benchmark, "jobs": "auto"})
     return config
+
+
+def _jobs(text: str | None) -> int | str | None:
+    """Return what `--jobs` says."""
+    return text if text is None or text == "auto" else whole_number(text)
 
 
 def _algorithm_and_environment(request: ConfigRequest) -> dict[str, Any]:

@@ -8,15 +8,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_blocks import BenchmarkParams
 from rl_training.experiment.configuration.validation import check_value, raise_problems
+from rl_training.experiment.machine import usable_cores
 
 PENDING, RUNNING, COMPLETED, INTERRUPTED, FAILED = "pending", "running", "completed", "interrupted", "failed"
 MOST_SEEDS = 10_000
+SHORTEST_IN_PROCESSES = 5_000
+"""Environment steps of a run from which on `jobs: auto` starts processes: to start one takes about a second."""
 _PATHS = ("run_dir", "checkpoint_path", "best_checkpoint_path")
 
 
@@ -39,9 +42,25 @@ def resolve_benchmark_seeds(config: TrainConfig) -> tuple[int, ...]:
     return () if seeds is None else SeedSweepPlan(seeds).seeds
 
 
+def jobs_at_once(config: TrainConfig) -> int:
+    """Return how many seeds are trained at the same time on this machine."""
+    jobs = BenchmarkParams(**config.benchmark).jobs
+    if jobs != "auto":
+        return jobs
+    if config.total_timesteps < SHORTEST_IN_PROCESSES:
+        return 1
+    return min(usable_cores().number, len(resolve_benchmark_seeds(config)))
+
+
+def chosen_executor(config: TrainConfig) -> Literal["serial", "processes", "ray"]:
+    """Return how the configuration's seeds are executed."""
+    chosen = BenchmarkParams(**config.benchmark).executor
+    return chosen or ("processes" if jobs_at_once(config) > 1 else "serial")
+
+
 def trains_in_this_process(config: TrainConfig) -> bool:
     """Return whether the configuration's seeds, or its one run, are trained in the process that asks for it."""
-    return BenchmarkParams(**config.benchmark).chosen_executor == "serial"
+    return chosen_executor(config) == "serial"
 
 
 def parse_seeds(text: str) -> list[int | str]:

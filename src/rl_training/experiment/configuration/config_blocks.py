@@ -90,20 +90,16 @@ class BenchmarkParams:
     ) = None
     """Distinct seeds to train, one run each, instead of the one `seed`; null trains that."""
 
-    jobs: Annotated[int, Ge(1)] = 1
-    """Seeds that are trained at the same time, each in a process of its own."""
+    jobs: Annotated[int, Ge(1)] | Literal["auto"] = 1
+    """Seeds that are trained at the same time, each in a process of its own; `auto`, which `--seeds` implies, is one
+    per core, and one after another where runs are so short that starting processes takes longer."""
 
     executor: Literal["serial", "processes", "ray"] | None = None
     """How seeds are executed: one after another, in processes, or on a Ray cluster (extra `ray`), with the same
-    results; null means `processes` where `jobs` is above 1 and `serial` otherwise."""
+    results; null means `processes` where there are several jobs and `serial` otherwise."""
 
     ray_address: Annotated[str, MinLen(1)] | None = None
     """Address of the Ray cluster, such as `10.0.0.5:6379`; null means the one that runs on this machine."""
-
-    @property
-    def chosen_executor(self) -> Literal["serial", "processes", "ray"]:
-        """How seeds are executed."""
-        return self.executor or ("processes" if self.jobs > 1 else "serial")
 
     def problems(self) -> list[str]:
         """Return what is inconsistent, one sentence each."""
@@ -111,7 +107,7 @@ class BenchmarkParams:
         repeated = sorted(seed for seed, count in Counter(self.seeds or ()).items() if count > 1)
         if repeated:
             found.append(f"seeds: must be distinct; remove the repeated {', '.join(map(str, repeated))}")
-        if self.jobs > 1 and self.executor in ("serial", "ray"):
+        if self.jobs not in (1, "auto") and self.executor in ("serial", "ray"):
             repair = "a cluster trains as many seeds at a time as it has room for; leave jobs out"
             repair = "use executor processes, or leave jobs out" if self.executor == "serial" else repair
             found.append(f"jobs: {self.jobs} does not go with executor {self.executor}: {repair}")

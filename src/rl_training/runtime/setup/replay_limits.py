@@ -23,10 +23,10 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import env_params
+from rl_training.experiment.machine import available_memory, free_disk, in_words
 from rl_training.experiment.storage.segments import SEGMENTS
 from rl_training.runtime.collector import AnyReplay
 from rl_training.runtime.session import TrainingSession
-from rl_training.runtime.setup.machine import available_memory, free_disk, in_words
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from rl_training.envs.spaces import observation_kind
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import MODES, env_params
+from rl_training.experiment.machine import available_memory, in_words
 from rl_training.experiment.tasks import Task
 from rl_training.models.encoders import SMALL_IMAGE_FEATURES
-from rl_training.runtime.setup.machine import available_memory, in_words
 from rl_training.search.tree import EDGE, NODE
 
 FLOAT = 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rl_training.errors import AxiomError, CheckpointError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.runtime.setup.machine import CoreLimit, usable_cores
+from rl_training.experiment.machine import CoreLimit, usable_cores
 
 WIDEST_FOR_ONE_THREAD = 512
 # More threads than cores are slow and no mistake: a run from a larger machine is repeated bit for bit only with its

@@ -18,7 +18,13 @@ from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.own_code.run_code import admit_code, loaded_from_sweep
 from rl_training.experiment.own_code.user_code import CodeUse, adopted
 from rl_training.experiment.runs import give_up_run
-from rl_training.experiment.sweeps import COMPLETED, SeedSweepPlan, resolve_benchmark_seeds
+from rl_training.experiment.sweeps import (
+    COMPLETED,
+    SeedSweepPlan,
+    chosen_executor,
+    jobs_at_once,
+    resolve_benchmark_seeds,
+)
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.recording.result import TrainResult
 from rl_training.runtime.runner import BenchmarkRunner
@@ -90,9 +96,11 @@ def setup_sweep(
             "callbacks: objects cannot cross processes; name their classes by the key `callbacks` of the "
             "configuration, or train with jobs 1 and executor serial"
         )
-    if isinstance(executor, RayExecutor) and setup.torch.threads.by_machine:
+    if setup.torch.threads.by_machine and isinstance(executor, RayExecutor):
         # Chosen by the cores of this machine: others may have more or fewer, and would round differently.
         run_config = dataclasses.replace(run_config, torch_threads=setup.torch.threads.number)
+    elif setup.torch.threads.by_machine and isinstance(executor, ProcessExecutor):
+        run_config = dataclasses.replace(run_config, torch_threads=1)  # the seeds share the cores
     resume_points, lost = ({}, {}) if known is None else _unfinished_runs(known, path.parent)
     fresh = _fresh_each_time(callbacks)
 
@@ -116,10 +124,11 @@ def refuse_executor_without_seeds(config: TrainConfig) -> None:
 
 
 def _make_executor(config: TrainConfig, setup: RunSetup) -> Executor:
-    params = BenchmarkParams(**config.benchmark)
-    if params.chosen_executor == "ray":
-        return RayExecutor(params.ray_address, config.output_dir, gpus=int(setup.device.type == "cuda"))
-    return ProcessExecutor(params.jobs) if params.chosen_executor == "processes" else SerialExecutor()
+    chosen = chosen_executor(config)
+    if chosen == "ray":
+        address = BenchmarkParams(**config.benchmark).ray_address
+        return RayExecutor(address, config.output_dir, gpus=int(setup.device.type == "cuda"))
+    return ProcessExecutor(jobs_at_once(config)) if chosen == "processes" else SerialExecutor()
 
 
 def _fresh_each_time(callbacks: Sequence[Callback]) -> Callable[[], tuple[Callback, ...]]:
