@@ -47,7 +47,7 @@ class PlanningCollector(ReplayDriver[TrajectoryReplay]):
     def follow(self, found: SearchResult) -> StepBatch:
         """Take the step in every environment that a search found."""
         step = self._take(found.action, self.actor.env_action(torch.from_numpy(found.action)))
-        self.replay.note_search(found.weights, found.value, step.terminated, step.truncated)
+        self.replay.add_search(found.weights, found.value, step.terminated, step.truncated)
         return step
 
 
