@@ -1,4 +1,4 @@
-"""Gymnasium's vectorised CartPole with same-step reset, so that no step is a fake transition."""
+"""Gymnasium's vectorised CartPole with same-step reset, so that every transition is a real one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rl_training.errors import CheckpointError
 
 
 class VectorCartPole:
-    """All poles in one array; ended rows are reset in the step that ended them.
+    """All environments in one array; rows that end are reset in the same step.
 
-    The environment's own next-step autoreset never acts, because its marks are cleared after each step.
+    The environment's own next-step autoreset is disabled by clearing its flags after each step.
     """
 
     def __init__(self, num_envs: int, *, max_episode_steps: int, sutton_barto_reward: bool = False) -> None:
@@ -28,7 +28,7 @@ class VectorCartPole:
         self._returns = np.zeros(num_envs)  # [num_envs] float64, of the episodes in progress
 
     def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
-        """Start every pole; all share one generator, made from all the seeds."""
+        """Reset all environments; they share one generator, seeded by all the seeds."""
         if len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
         self._env.np_random = np.random.default_rng([int(seed) for seed in seeds])
@@ -40,7 +40,7 @@ class VectorCartPole:
         env = self._env
         final_obs, reward, terminated, truncated, _ = env.step(np.asarray(actions))
         self._returns += reward
-        ended = env.prev_done  # terminated | truncated, just computed
+        ended = env.prev_done  # terminated | truncated, computed by the step
         if not ended.any():
             return StepBatch(final_obs, reward, terminated, truncated, final_obs, None, [])
 
@@ -69,7 +69,7 @@ class VectorCartPole:
                 f"the checkpoint does not hold {self.num_envs} poles of the `vector` backend: "
                 "resume with the `num_envs` and `execution_backend` it was made with"
             )
-        self._env.reset(seed=0)  # its own bookkeeping; everything that matters is replaced below
+        self._env.reset(seed=0)  # its own bookkeeping; the state is replaced below
         self._env.state = np.array(state["state"], dtype=np.float64)
         self._env.steps = np.array(state["steps"], dtype=np.int32)
         self._env.np_random = generator_from_state(state["generator"])
