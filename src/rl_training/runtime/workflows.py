@@ -13,7 +13,7 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.experiment.own_code.run_code import admit_code, checkpoint_config, loaded_from, say_changed_code
+from rl_training.experiment.own_code.run_code import admit_code, checkpoint_config, loaded_from, warn_of_changed_code
 from rl_training.experiment.runs import sanitize
 from rl_training.experiment.tasks import choose_task, is_suite
 from rl_training.runtime.acting.evaluator import EpisodeResult, evaluate_tasks
@@ -106,7 +106,7 @@ def evaluate(
     sound = verify_checkpoint(resolve_checkpoint(Path(checkpoint)))
     config = checkpoint_config(sound, trust_code=trust_code)
     admit_code(config, loaded_from(sound, trust_code=trust_code), callbacks=False)
-    say_changed_code(config, sound)
+    warn_of_changed_code(config, sound)
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
     base = config.seed if seed is None else seed
     if count < 1 or base < 0:

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from rl_training.errors import ConfigError, did_you_mean
-from rl_training.experiment.runs import algorithm_word, sanitize
+from rl_training.experiment.runs import algorithm_slug, sanitize
 from rl_training.zoo.preset_lock import locked_presets
 from rl_training.zoo.run_files import STATUSES
 from rl_training.zoo.run_index import RunRecord, Task
@@ -224,7 +224,7 @@ def _entry(key: str, runs: Sequence[RunRecord], settings: Mapping[str, Any]) -> 
     first = runs[0]
     same = preset_fingerprints().get(key)
     preset = min((run.preset for run in runs if run.preset is not None), default=same)
-    origin = preset if preset is not None else f"{algorithm_word(first.algo)}-{sanitize(first.env_id)}"
+    origin = preset if preset is not None else f"{algorithm_slug(first.algo)}-{sanitize(first.env_id)}"
     return Entry(
         name=origin if preset is not None and preset == same else f"{origin}+{key[:8]}",
         algo=first.algo,

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_training.experiment.runs import algorithm_word, sanitize
+from rl_training.experiment.runs import algorithm_slug, sanitize
 from rl_training.zoo.entries import Entry, preset_settings, setting_differences
 
 # Settings of one label: a few where they suffice, more where these do not tell the entries apart. The table of
@@ -44,7 +44,7 @@ def entry_labels(entries: Sequence[Entry]) -> list[str]:
 
 def _origin(entry: Entry) -> str:
     """Return what an entry started from: the beginning of its name, without the fingerprint."""
-    return entry.preset if entry.preset is not None else f"{algorithm_word(entry.algo)}-{sanitize(entry.trained_on)}"
+    return entry.preset if entry.preset is not None else f"{algorithm_slug(entry.algo)}-{sanitize(entry.trained_on)}"
 
 
 def _settings_of(entries: Sequence[Entry]) -> list[list[str]]:

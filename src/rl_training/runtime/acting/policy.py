@@ -18,7 +18,12 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.configuration.env_params import env_params
-from rl_training.experiment.own_code.run_code import admit_policy_code, checkpoint_config, loaded_from, say_changed_code
+from rl_training.experiment.own_code.run_code import (
+    admit_policy_code,
+    checkpoint_config,
+    loaded_from,
+    warn_of_changed_code,
+)
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.tasks import Task, choose_task, tasks_of
 from rl_training.runtime.controls import resolve_num_simulations
@@ -175,7 +180,7 @@ def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu
     checkpoint = verify_checkpoint(resolve_checkpoint(Path(path)))
     config = checkpoint_config(checkpoint, trust_code=trust_code)
     policies = policies_from_checkpoint(checkpoint, config, device=device, trust_code=trust_code)
-    say_changed_code(config, checkpoint)
+    warn_of_changed_code(config, checkpoint)
     return policies[choose_task(list(policies), task)]
 
 
