@@ -94,14 +94,6 @@ def preset_names() -> list[str]:
     )
 
 
-def preset_values(name: str) -> dict[str, Any]:
-    """Return the merged keys of a preset without validation, which would import its algorithm."""
-    layered = _Layers()
-    for origin, values in _read_chain(_preset_location(name)):
-        layered.add(values, origin)
-    return layered.values
-
-
 def parse_set(text: str) -> tuple[KeyPath, Any]:
     """Return the key path and the YAML value of `a.b=value`."""
     key, separator, value = text.partition("=")
