@@ -1,4 +1,4 @@
-"""Whether faster twins step in for an algorithm's own code: asked once, when a run or a policy is set up."""
+"""Decides, once per run or policy, whether a kernel replaces parts of the algorithm's own code."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def accelerate(algorithm: Any, mode: str, updates: float | None = None) -> dict[
     return {"kernel": attached.kernel, "reason": attached.reason}
 
 
-def say_acceleration(found: dict[str, str | None]) -> None:
-    """Log in one line what accelerates the run, or why nothing does."""
+def log_acceleration(found: dict[str, str | None]) -> None:
+    """Log which kernel accelerates the run, or why none does."""
     if found["kernel"] is not None:
         logger.info("acceleration: the kernel `%s`", found["kernel"])
     else:
