@@ -39,9 +39,15 @@ class MaskStore:
             return
         self._column(masks.shape[1])[serials % self.capacity] = ~masks & masks.any(axis=1, keepdims=True)
 
-    def get(self, serials: np.ndarray) -> np.ndarray | None:
-        """Return the masks [..., actions] of observations [...], or None where there never was one."""
-        return None if self._illegal is None else ~self._illegal.take(serials % self.capacity, axis=0)
+    def get(self, serials: np.ndarray, into: np.ndarray | None = None) -> np.ndarray | None:
+        """Return the masks [..., actions] of observations [...], or None where there never was one.
+
+        They are written to `into` where it is given.
+        """
+        if self._illegal is None:
+            return None
+        illegal = self._illegal.take(serials % self.capacity, axis=0, out=into, mode="clip")
+        return np.logical_not(illegal, out=illegal)
 
     def rows(self, first: int, last: int) -> dict[str, np.ndarray]:
         """Return the column of the serial numbers [first, last), for saving."""

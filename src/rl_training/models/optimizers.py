@@ -56,7 +56,7 @@ class FlatOptimizer:
         # The fused kernel keeps its count beside the parameters, the plain one on the host.
         count_device = self.values.device if rule == "adam" else torch.device("cpu")
         self.state["step"] = torch.zeros((), device=count_device)
-        self._steps = 0  # the same count, known without waiting for the device
+        self._steps = 0  # the count itself, known without waiting for the device; the tensor is set where it is used
 
     def step(self, loss: Tensor, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
         """Descend along the gradient of `loss` and return the gradient's norm before clipping."""
@@ -83,7 +83,6 @@ class FlatOptimizer:
 
     def count_steps(self, steps: int) -> None:
         """Take note of steps that compiled code has taken with the same values and statistics."""
-        self.state["step"].add_(steps)
         self._steps += steps
         torch.autograd.graph.increment_version(self.values)
 
@@ -100,7 +99,7 @@ class FlatOptimizer:
     def _apply(self, learning_rate: float) -> None:
         values, gradient, step = [self.values], [self.gradient], [self.state["step"]]
         if self.rule == "adam":
-            step[0].add_(1)
+            step[0].fill_(self._steps + 1)
             torch._fused_adam_(
                 values,
                 gradient,
@@ -117,6 +116,7 @@ class FlatOptimizer:
                 maximize=False,
             )
         else:
+            step[0].fill_(self._steps)
             rmsprop(
                 values,
                 gradient,
@@ -147,6 +147,7 @@ class FlatOptimizer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the running statistics; rates and epsilons come from the configuration."""
+        self.state["step"].fill_(self._steps)
         return dict(self.state)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
