@@ -21,11 +21,11 @@ class ReplayBatch(NamedTuple):
     observation: Observation  # [B, ...]
     action: Tensor  # [B, ...]
     reward: Tensor  # [B] n-step
-    discount: Tensor  # [B] factor of the successor's value
+    discount: Tensor  # [B] factor of the next state's value
     next_observation: Observation  # [B, ...]
     weight: Tensor | None  # [B] importance weights
-    mask: Tensor | None = None  # [B, actions] what is legal in the observation; None where nothing is ever illegal
-    next_mask: Tensor | None = None  # [B, actions] what is legal in the successor
+    mask: Tensor | None = None  # [B, actions] legal actions in the observation; None if none is ever illegal
+    next_mask: Tensor | None = None  # [B, actions] legal actions in the next observation
 
 
 class BatchMemory:
