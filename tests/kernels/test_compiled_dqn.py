@@ -137,9 +137,10 @@ def test_compiled_actions_are_those_of_the_algorithm(options: dict[str, Any]) ->
         batch = make_batch(seed, rows=20, masked=True)
         for mask in (None, batch.next_mask):
             for rows in (20, 1):
-                arguments: Any = (batch.observation[:rows], None if mask is None else mask[:rows])
-                expected = plain.act(*arguments, {"epsilon": epsilon}, one)
-                found = compiled.act(*arguments, {"epsilon": epsilon}, other)
+                assert isinstance(batch.observation, Tensor)
+                shown, legal = batch.observation[:rows], None if mask is None else mask[:rows]
+                expected = plain.act(shown, legal, {"epsilon": epsilon}, one)
+                found = compiled.act(shown, legal, {"epsilon": epsilon}, other)
                 assert found.dtype == expected.dtype
                 assert torch.equal(found, expected)
     assert one.get_state().equal(other.get_state())
@@ -248,7 +249,7 @@ def test_other_networks_learn_by_autograd(options: dict[str, Any], reason: str) 
 
 
 def test_wide_layers_are_shared_by_threads_where_there_are_several() -> None:
-    params = {"hidden_sizes": (256, 256), "batch_size": 128}
+    params: Any = {"hidden_sizes": (256, 256), "batch_size": 128}
     assert attach(make_dqn(**params)).kernel == "dqn"
     torch.set_num_threads(2)
     assert attach(make_dqn(**params)).reason == "the network is so large that torch is as fast"

@@ -169,10 +169,10 @@ class Replay:
         """Return memory for batches of a size."""
         masked = self.masks.width
         if self._memory is None or self._memory_key != (leading, weighted, masked):
-            observation, mask = self.observations.form, ((masked,), np.bool_)
+            observation, mask = self.observations.form, ((masked,), np.dtype(np.bool_))
             columns = {name: (self.columns[name].shape[1:], self.columns[name].dtype) for name in _PLAIN}
             columns |= {"observation": observation, "next_observation": observation}
-            columns |= {"weight": ((), np.float32)} if weighted else {}
+            columns |= {"weight": ((), np.dtype(np.float32))} if weighted else {}
             columns |= {"mask": mask, "next_mask": mask} if masked else {}
             self._memory, self._memory_key = BatchMemory(leading, columns), (leading, weighted, masked)
         return self._memory

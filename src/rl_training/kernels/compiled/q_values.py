@@ -7,7 +7,7 @@ outputs of all actions lie in blocks [rows, actions * outputs]. NaN among them i
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def combine_streams(trace: np.ndarray, advantage: int, value: int, rows: int, he
 
 
 @part()
-def normalization(trace: np.ndarray, at: int, rows: int, row: int, first: int, count: int) -> tuple[float, float]:
+def normalization(trace: np.ndarray, at: int, rows: int, row: int, first: int, count: int) -> tuple[Any, Any]:
     """Return the largest of a row's logits [first, first + count) and the sum of exp(logit - largest)."""
     largest, normalizer = trace[element(at, rows, row, first)], np.float32(0.0)
     for index in range(first + 1, first + count):
@@ -54,7 +54,7 @@ def normalization(trace: np.ndarray, at: int, rows: int, row: int, first: int, c
 
 
 @part()
-def expected_value(trace: np.ndarray, at: int, rows: int, row: int, action: int, head: Head) -> float:
+def expected_value(trace: np.ndarray, at: int, rows: int, row: int, action: int, head: Head) -> Any:
     """Return the value of an action."""
     first, sums = action * head.outputs, np.float32(0.0)
     if head.kind == CATEGORICAL:
@@ -119,7 +119,7 @@ def write_target(
 def number_loss(
     trace: np.ndarray, at: int, rows: int, row: int, action: int, head: Head, scale: float,
     target: float, grad: np.ndarray, grad_at: int,
-) -> tuple[float, float, float]:  # fmt: skip
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return a row's loss, its absolute error and its value; write the gradient of the loss times `scale`."""
     value = trace[element(at, rows, row, action)]
     error = value - target
@@ -136,7 +136,7 @@ def number_loss(
 def categorical_loss(
     trace: np.ndarray, at: int, rows: int, row: int, action: int, head: Head, scale: float,
     target: np.ndarray, target_at: int, grad: np.ndarray, grad_at: int,
-) -> tuple[float, float, float]:  # fmt: skip
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return a row's cross-entropy, which is its error too, and its value; write the gradient like `number_loss`."""
     first, weight = action * head.outputs, np.float32(0.0)
     largest, normalizer = normalization(trace, at, rows, row, first, head.outputs)
@@ -156,7 +156,7 @@ def categorical_loss(
 def quantile_loss(
     trace: np.ndarray, at: int, rows: int, row: int, action: int, head: Head, scale: float,
     target: np.ndarray, target_at: int, valid: np.ndarray, grad: np.ndarray, grad_at: int,
-) -> tuple[float, float, float]:  # fmt: skip
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return a row's quantile Huber loss, the distance of the means and its value; write the gradient as above.
 
     `valid` holds ones, and zeros where the target is padding.

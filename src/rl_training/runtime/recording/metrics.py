@@ -38,7 +38,7 @@ class RunningMeans:
         """Add one report."""
         for name, value in metrics.items():
             total = self._sums.get(name)
-            if type(total) is np.float32:
+            if isinstance(total, np.float32):
                 self._sums[name] = total + np.float32(value.item())
                 self._counts[name] += 1
             elif total is None:
