@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Let several processes share the tests well."""
     if hasattr(config, "workerinput"):
         items[:] = shared_order(items, config.workerinput["workercount"])
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what stays until the end; searching it took up to a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _preload(modules_names: list[str]) -> None:

@@ -6,6 +6,7 @@ Reads one JSON request per line on stdin and answers with one JSON value per lin
 (negative for a signal) or null while the process runs.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -53,6 +54,7 @@ def poll(pid):
 def serve():
     for name in USUAL:
         importlib.import_module(name)
+    gc.freeze()  # what is imported stays, also in the forks: nobody need search it for garbage
     actions = {"start": start, "poll": poll}
     for line in sys.stdin:
         request = json.loads(line)
