@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import multiprocessing
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -29,6 +28,7 @@ import gymnasium as gym
 from clock import Clock
 from learning_suites import ACCELERATION, CELLS, QUICK, Cell
 from records import OURS, RESULTS, SB3, machine, versions, why_missing
+from rl_training.envs.workers.processes import fresh_processes
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_files import load_config
 from rl_training.experiment.runs import METRICS, dependency_versions
@@ -76,7 +76,7 @@ class Job:
 
     def run_alone(self) -> dict[str, Any]:
         """Do so in a process of its own, whose end takes no other training with it."""
-        context = multiprocessing.get_context("spawn")
+        context = fresh_processes("rl_training.runtime.session")
         with ProcessPoolExecutor(1, mp_context=context, initializer=only_errors) as process:
             return process.submit(self.run).result()
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from docs_pages import (
 )
 from harness import json_rows, tiny_config
 from paths import HELPERS
-from processes import process_environment
+from processes import Launcher, process_environment
 from rl_training import core
 from rl_training.cli import main
 from rl_training.experiment.checkpoints import MANIFEST
@@ -55,32 +56,26 @@ PPO = ROOT / "docs" / "algorithms" / "ppo.md"
 METADATA_SCHEMA = ROOT / "src" / "rl_training" / "experiment" / "metadata.schema.json"
 COMMAND_SERVER = HELPERS / "docs_commands.py"
 BLOCK_SECONDS = 120
-FOREIGN_OPTIONS = {"--check"}  # of tools that the pages mention besides axiomrl and the benchmarks
+FOREIGN_OPTIONS = {"--check", "--dist"}  # of tools that the pages mention besides axiomrl and the benchmarks
 
 
 # -- commands and snippets -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def command_path() -> Iterator[str]:
+def command_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A PATH on which `axiomrl` and `python` are this checkout's."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:  # the name of a socket must be short
         address = f"{folder}/socket"
-        server = subprocess.Popen(
-            [sys.executable, str(COMMAND_SERVER), "serve", address],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=process_environment(OMP_NUM_THREADS="1"),  # threads that wait for a busy core make tests slow
-        )
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
+        server = Launcher(tmp_path_factory.mktemp("commands")).start([address], module=COMMAND_SERVER.stem)
+        while not Path(address).exists():
+            assert server.poll() is None, server.output.read_text()
+            time.sleep(0.01)
         shim = Path(folder) / "axiomrl"
         shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "{COMMAND_SERVER}" "{address}" "$@"\n')
         shim.chmod(0o755)
         yield os.pathsep.join([folder, str(Path(sys.executable).parent), os.environ["PATH"]])
         server.kill()
-        server.wait()
-        server.stdout.close()
 
 
 class PageRunner:
@@ -174,7 +169,7 @@ def test_the_lint_commands_are_those_of_continuous_integration() -> None:
 
 @pytest.mark.parametrize(
     ("marker", "last"),
-    [(INSTALLATION[0], "axiomrl train --preset ppo-cartpole"), (INSTALLATION[1], "pytest -q -n auto")],
+    [(INSTALLATION[0], "axiomrl train --preset ppo-cartpole"), (INSTALLATION[1], "pytest -q -n auto --dist worksteal")],
 )
 def test_installation_is_one_command_with_the_tested_versions(marker: str, last: str) -> None:
     command = marked_block(README, marker)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rliable import library, metrics
 from scipy import stats
 
 from docs_pages import ROOT, marked_section
@@ -191,6 +191,14 @@ def test_profiles_and_their_bands_fall_from_one_to_nothing(scores: list[float], 
 # -- rliable ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def rliable() -> Any:
+    """The package, which takes seconds to import."""
+    from rliable import library, metrics
+
+    return SimpleNamespace(library=library, metrics=metrics)
+
+
 def tied_scores(seed: int, runs: int, tasks: int) -> np.ndarray:
     """Scores of which some are equal, sorted as the bootstrap sorts them."""
     return np.sort(np.random.default_rng(seed).normal(5, 3, (runs, tasks)).round(1), axis=0)
@@ -198,13 +206,14 @@ def tied_scores(seed: int, runs: int, tasks: int) -> np.ndarray:
 
 @pytest.mark.parametrize("runs", range(1, 13))
 @pytest.mark.parametrize("tasks", [1, 3])
-def test_aggregates_are_rliables(runs: int, tasks: int) -> None:
+def test_aggregates_are_rliables(rliable: Any, runs: int, tasks: int) -> None:
     a, b = tied_scores(1, runs, tasks), tied_scores(2, 5, tasks)
     thresholds = np.linspace(-2, 12, 29)
-    assert interquartile_mean(a) == pytest.approx(metrics.aggregate_iqm(a), abs=1e-9)
-    assert optimality_gap(a, 6.0) == pytest.approx(metrics.aggregate_optimality_gap(a, 6.0), abs=1e-9)
-    assert probability_of_improvement(a, b) == pytest.approx(metrics.probability_of_improvement(a, b), abs=1e-9)
-    expected = library.score_distributions(a, thresholds)
+    assert interquartile_mean(a) == pytest.approx(rliable.metrics.aggregate_iqm(a), abs=1e-9)
+    assert optimality_gap(a, 6.0) == pytest.approx(rliable.metrics.aggregate_optimality_gap(a, 6.0), abs=1e-9)
+    expected = rliable.metrics.probability_of_improvement(a, b)
+    assert probability_of_improvement(a, b) == pytest.approx(expected, abs=1e-9)
+    expected = rliable.library.score_distributions(a, thresholds)
     assert performance_profile(a, thresholds) == pytest.approx(expected, abs=1e-9)
 
 
@@ -234,7 +243,10 @@ def same_draws(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def rliables_interval(
-    scores: np.ndarray | list[np.ndarray], statistic: Callable[..., float], run_counts: Sequence[Sequence[int]]
+    library: Any,
+    scores: np.ndarray | list[np.ndarray],
+    statistic: Callable[..., float],
+    run_counts: Sequence[Sequence[int]],
 ) -> np.ndarray:
     size = widened_confidence(0.95, *run_counts)
     _, intervals = library.get_interval_estimates(
@@ -243,26 +255,29 @@ def rliables_interval(
     return intervals[""][:, 0]
 
 
-def test_intervals_are_rliables_at_the_widened_confidence(same_draws: Callable[..., None]) -> None:
+def test_intervals_are_rliables_at_the_widened_confidence(rliable: Any, same_draws: Callable[..., None]) -> None:
+    library, metrics = rliable.library, rliable.metrics
     a, b = tied_scores(1, 10, 3), tied_scores(2, 7, 3)
     counts = ([10] * 3, [7] * 3)
     same_draws(4, a.shape)
-    expected = rliables_interval(a, metrics.aggregate_iqm, counts[:1])
+    expected = rliables_interval(library, a, metrics.aggregate_iqm, counts[:1])
     assert bootstrap_interval(a, seed=4, resamples=RESAMPLES) == pytest.approx(expected, abs=1e-9)
     same_draws(5, a.shape, b.shape)
-    expected = rliables_interval([a, b], metrics.probability_of_improvement, counts)
+    expected = rliables_interval(library, [a, b], metrics.probability_of_improvement, counts)
     ours = probability_of_improvement_interval(a, b, seed=5, resamples=RESAMPLES)
     assert ours == pytest.approx(expected, abs=1e-9)
     same_draws(6, a.shape, b.shape)
-    expected = rliables_interval([a, b], lambda x, y: metrics.aggregate_iqm(x) - metrics.aggregate_iqm(y), counts)
+    expected = rliables_interval(
+        library, [a, b], lambda x, y: metrics.aggregate_iqm(x) - metrics.aggregate_iqm(y), counts
+    )
     assert difference_interval(a, b, seed=6, resamples=RESAMPLES) == pytest.approx(expected, abs=1e-9)
 
 
-def test_profile_bands_are_rliables_at_the_widened_confidence(same_draws: Callable[..., None]) -> None:
+def test_profile_bands_are_rliables_at_the_widened_confidence(rliable: Any, same_draws: Callable[..., None]) -> None:
     scores, thresholds = tied_scores(1, 10, 3), np.linspace(-2, 12, 15)
     same_draws(7, scores.shape)
     size = widened_confidence(0.95, [10] * 3)
-    _, bands = library.create_performance_profile(
+    _, bands = rliable.library.create_performance_profile(
         {"": scores}, thresholds, reps=RESAMPLES, confidence_interval_size=size
     )
     ours = performance_profile_band(scores, thresholds, seed=7, resamples=RESAMPLES)

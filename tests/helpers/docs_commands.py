@@ -1,12 +1,12 @@
 """`axiomrl` for the commands in the documentation, in processes of their own that need not import torch anew.
 
-`docs_commands.py serve SOCKET` imports the package once and forks for every request. `docs_commands.py SOCKET ARGS`
-has it run `axiomrl ARGS` with the caller's directory and standard streams, and exits with its status.
+`main([SOCKET])`, started by the fork server, forks for every request. `docs_commands.py SOCKET ARGS` has it run
+`axiomrl ARGS` with the caller's directory and standard streams, and exits with its status.
 """
 
+import contextlib
 import json
 import os
-import signal
 import socket
 import sys
 
@@ -17,29 +17,26 @@ def run(request, streams):
     """Become `axiomrl` as if it had been started where the request was made, and return its exit status."""
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.chdir(request["directory"])
     sys.argv = ["axiomrl", *request["arguments"]]
-    from rl_training.cli import main
+    from rl_training import cli
 
     try:
-        return main(request["arguments"])
+        return cli.main(request["arguments"])
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def serve(address):
+def main(arguments):
     """Answer requests until the process is ended."""
-    import rl_training.runtime.workflows  # noqa: F401 - what every request would import
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children here
+    (address,) = arguments
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
-    print("ready", flush=True)
     while True:
         connection, _ = listener.accept()
+        reap()
         message, streams, _, _ = socket.recv_fds(connection, 1 << 16, 3)
         if os.fork() == 0:
             status = BUG
@@ -53,6 +50,13 @@ def serve(address):
             os.close(descriptor)
 
 
+def reap():
+    """Wait for the children that have ended, so that their processor time counts as that of the tests."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def ask(address, arguments):
     """Have the server run a command and return its exit status."""
     connection = socket.socket(socket.AF_UNIX)
@@ -62,8 +66,5 @@ def ask(address, arguments):
     return int(connection.recv(16) or BUG)
 
 
-if __name__ == "__main__":  # workers of `local_async` import this module again
-    if sys.argv[1] == "serve":
-        serve(sys.argv[2])
-    else:
-        sys.exit(ask(sys.argv[1], sys.argv[2:]))
+if __name__ == "__main__":
+    sys.exit(ask(sys.argv[1], sys.argv[2:]))

@@ -5,6 +5,8 @@ Parametrised by configuration alone: `assert_survives_kills(config, ...)` serves
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import random
@@ -83,40 +85,43 @@ class Child:
 
 
 class Launcher:
-    """Starts commands in real processes within milliseconds: a server that has imported the package forks them."""
+    """Starts programs in real processes within milliseconds: a server that has imported the package forks them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._count = 0
 
-    def __enter__(self) -> Launcher:
-        self._server = subprocess.Popen(
-            [sys.executable, str(HELPERS / "fork_server.py"), CLI],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=process_environment(),
-        )
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._server.communicate(timeout=120)
-
-    def start(self, arguments: list[str]) -> Child:
-        """Start `axiomrl <arguments>`."""
+    def start(self, arguments: list[str], module: str = CLI) -> Child:
+        """Start `axiomrl <arguments>`, or another module's `main`, here and in this environment."""
         self._count += 1
         output = self.directory / f"output-{self._count}.txt"
-        pid = self.ask(action="start", arguments=arguments, output=str(output))
+        place = {"directory": os.getcwd(), "environment": process_environment()}
+        pid = self.ask(action="start", module=module, arguments=arguments, output=str(output), **place)
         return Child(int(pid), output, self)
 
     def ask(self, **request: Any) -> Any:
         """Send a request to the server and return its answer."""
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return json.loads(self._server.stdout.readline())
+        server = _fork_server()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        return json.loads(server.stdout.readline())
+
+
+@functools.cache
+def _fork_server() -> subprocess.Popen[str]:
+    """Start the server that all launchers of this process share: its imports take seconds."""
+    server = subprocess.Popen(
+        [sys.executable, str(HELPERS / "fork_server.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=process_environment(),
+    )
+    atexit.register(server.communicate, timeout=120)
+    return server
 
 
 def newest_run(output_dir: Path) -> Path | None:
@@ -172,8 +177,13 @@ def kill_and_resume(
         child = launcher.start(arguments)
         if done == kills:
             break
-        aim_at_saving = only_while_saving or moments.random() < 0.5
-        seen_saving = _wait_for_moment(child, output_dir, moments, aim_at_saving)
+        if only_while_saving:
+            seen_saving = all(_wait_for_saving(child, output_dir) for _ in range(moments.randrange(1, 5)))
+        else:
+            _wait_for_moment(child, moments)
+            seen_saving = moments.random() < 0.5 and _wait_for_saving(child, output_dir)
+        if seen_saving:
+            time.sleep(moments.uniform(0.0, 0.002))
         child.kill()
         if child.returncode != -signal.SIGKILL:
             break  # it was done before the moment came
@@ -191,18 +201,23 @@ def kill_and_resume(
     return KilledRun(finished, done, while_saving)
 
 
-def _wait_for_moment(child: Child, output_dir: Path, moments: random.Random, saving: bool) -> bool:
-    """Let the process run for a while, then until it saves if that is wanted; returns whether it was saving."""
+def _wait_for_moment(child: Child, moments: random.Random) -> None:
+    """Let the process run for a while."""
     deadline = time.monotonic() + moments.uniform(0.0, 0.6)
     while time.monotonic() < deadline and child.poll() is None:
         time.sleep(0.001)
-    if not saving:
-        return False
+
+
+def _wait_for_saving(child: Child, output_dir: Path) -> bool:
+    """Wait until the process begins to write a checkpoint; returns whether it did so in time."""
     deadline = time.monotonic() + 5.0
+    was_saving = True  # one that is being written already has begun before
     while time.monotonic() < deadline and child.poll() is None:
-        if is_saving(output_dir):
-            time.sleep(moments.uniform(0.0, 0.004))
+        saving = is_saving(output_dir)
+        if saving and not was_saving:
             return True
+        was_saving = saving
+        time.sleep(0.0002)  # the process may need this core
     return False
 
 

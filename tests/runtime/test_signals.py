@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 
 import pytest
 
 from harness import assert_same_run, evaluation_rows, last_checkpoint, only_run, tiny_config
-from processes import Launcher, command, process_environment, train_arguments, uninterrupted
+from processes import Launcher, train_arguments, uninterrupted
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.acting import evaluator
@@ -27,8 +26,7 @@ def straight(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory):
-    with Launcher(tmp_path_factory.mktemp("processes")) as launcher:
-        yield launcher
+    return Launcher(tmp_path_factory.mktemp("processes"))
 
 
 def wait_until(condition, seconds=60.0):
@@ -47,28 +45,21 @@ def has_rows(output_dir):
     ("number", "backend", "status"),
     [(signal.SIGTERM, "local_sync", 143), (signal.SIGINT, "local_sync", 130), (signal.SIGINT, "local_async", 130)],
 )
-def test_a_signal_saves_the_run_and_it_resumes_exactly(number, backend, status, straight, tmp_path):
+def test_a_signal_saves_the_run_and_it_resumes_exactly(number, backend, status, straight, launcher, tmp_path):
     """With `local_async` the whole process group gets the signal, as from a terminal's Ctrl-C."""
     output_dir = tmp_path / "runs"
     config = tiny_config(output_dir, execution_backend=backend, **LONG)
-    process = subprocess.Popen(
-        command(*train_arguments(config, tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=process_environment(),
-        start_new_session=True,
-    )
+    child = launcher.start(train_arguments(config, tmp_path))
     wait_until(lambda: has_rows(output_dir))
     if backend == "local_async":
-        os.killpg(process.pid, number)
+        os.killpg(child.pid, number)
     else:
-        process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == status, stderr
-    assert "Traceback" not in stderr
+        os.kill(child.pid, number)
+    assert child.wait() == status
+    output = child.output.read_text()
+    assert "Traceback" not in output
     run_dir = only_run(output_dir)
-    assert f"run_dir={run_dir}" in stdout
+    assert f"run_dir={run_dir}" in output.splitlines()
     metadata = read_metadata(run_dir)
     assert (metadata["status"], metadata["error"]) == ("interrupted", None)
     assert metadata["finished_at_utc"] is not None

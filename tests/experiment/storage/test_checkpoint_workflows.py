@@ -306,11 +306,11 @@ def newest_is_sound(run_dir):
         verify_checkpoint(path)
 
 
-def kill_while_saving(launcher, tmp_path, *, kills, seed):
+def kill_while_saving(tmp_path, *, kills, seed):
     changes = {"checkpoint_interval": 1, "eval_interval": 512, "keep_checkpoints": 2}
     config = tiny_config(tmp_path / "killed", total_timesteps=10_000_000, **changes)
     return kill_and_resume(
-        launcher,
+        Launcher(tmp_path / "processes"),
         config,
         kills=kills,
         seed=seed,
@@ -321,15 +321,13 @@ def kill_while_saving(launcher, tmp_path, *, kills, seed):
 
 
 def test_a_process_killed_while_saving_always_resumes(tmp_path):
-    with Launcher(tmp_path / "processes") as launcher:
-        killed = kill_while_saving(launcher, tmp_path, kills=8, seed=5)
+    killed = kill_while_saving(tmp_path, kills=8, seed=5)
     assert killed.kills_while_saving >= 6
 
 
 @pytest.mark.slow
 def test_a_hundred_kills_while_saving_all_resume(tmp_path):
-    with Launcher(tmp_path / "processes") as launcher:
-        killed = kill_while_saving(launcher, tmp_path, kills=100, seed=6)
+    killed = kill_while_saving(tmp_path, kills=100, seed=6)
     assert killed.kills_while_saving >= 80
 
 

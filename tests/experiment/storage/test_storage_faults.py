@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from harness import assert_same_run, only_run, tiny_config
-from processes import Launcher, process_environment, train_arguments, uninterrupted
+from processes import Launcher, train_arguments, uninterrupted
 from rl_training.errors import StorageError
 from rl_training.experiment.checkpoints import CHECKPOINTS, list_checkpoints, verify_checkpoint
 from rl_training.experiment.runs import read_metadata
@@ -80,9 +79,8 @@ def test_a_full_disk_ends_the_run_with_one_sentence_and_sound_checkpoints(disk, 
 
 def test_a_full_disk_ends_the_command_with_status_1(disk, tmp_path):
     config = tiny_config(disk.path / "runs", tracking={"tensorboard": True}, **HEAVY)
-    with Launcher(tmp_path / "processes") as launcher:
-        child = launcher.start(train_arguments(config, tmp_path))
-        assert child.wait() == 1
+    child = Launcher(tmp_path / "processes").start(train_arguments(config, tmp_path))
+    assert child.wait() == 1
     output = child.output.read_text()
     assert "the disk is full" in output
     assert "Traceback" not in output
@@ -129,15 +127,6 @@ def test_a_directory_without_permission_is_named(tmp_path):
         tmp_path.chmod(0o700)
 
 
-LIMITED = """
-import resource, sys
-from rl_training.cli import main
-limit = int(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-sys.exit(main(sys.argv[2:]))
-"""
-
-
 def test_a_file_size_limit_is_said_and_checkpoints_stay_sound(tmp_path):
     """Needs no mount: the learner's file passes the limit once some episodes and metrics have come together."""
     straight = uninterrupted(tiny_config(tmp_path / "straight", **HEAVY))
@@ -145,16 +134,11 @@ def test_a_file_size_limit_is_said_and_checkpoints_stay_sound(tmp_path):
     limit = (sizes[0] + sizes[-1]) // 2
     assert sizes[-1] < limit < sizes[0]
     arguments = train_arguments(tiny_config(tmp_path / "runs", **HEAVY), tmp_path)
-    process = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(limit), *arguments],
-        capture_output=True,
-        text=True,
-        env=process_environment(),
-        timeout=120,
-    )
-    assert process.returncode == 1, process.stderr
-    assert "the file size limit is reached" in process.stderr
-    assert "Traceback" not in process.stderr
+    child = Launcher(tmp_path / "processes").start([str(limit), *arguments], module="limited_command")
+    assert child.wait() == 1
+    output = child.output.read_text()
+    assert "the file size limit is reached" in output
+    assert "Traceback" not in output
     run_dir = only_run(tmp_path / "runs")
     assert_sound(run_dir)
     metadata = read_metadata(run_dir)

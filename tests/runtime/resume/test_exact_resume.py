@@ -31,8 +31,7 @@ from rl_training.runtime.workflows import evaluate, resume, train
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory):
-    with Launcher(tmp_path_factory.mktemp("processes")) as launcher:
-        yield launcher
+    return Launcher(tmp_path_factory.mktemp("processes"))
 
 
 SLOW_TASKS = {"atari"}

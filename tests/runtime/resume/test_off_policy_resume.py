@@ -26,8 +26,7 @@ from rl_training.runtime.workflows import resume, train
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory):
-    with Launcher(tmp_path_factory.mktemp("processes")) as launcher:
-        yield launcher
+    return Launcher(tmp_path_factory.mktemp("processes"))
 
 
 STOPS = [3, 14, 1, 30, 21]  # in the warm-up, learning, at once again, and after the replay wrapped around

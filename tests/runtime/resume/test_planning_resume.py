@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,9 +21,8 @@ from rl_training.runtime.workflows import resume, train
 
 
 @pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    with Launcher(tmp_path_factory.mktemp("processes")) as launcher:
-        yield launcher
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Launcher:
+    return Launcher(tmp_path_factory.mktemp("processes"))
 
 
 @pytest.fixture(scope="module")

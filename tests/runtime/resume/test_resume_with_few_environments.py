@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +75,8 @@ def small_run(output_dir: Path, algo: str, num_envs: int) -> TrainConfig:
 
 
 @pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    with Launcher(tmp_path_factory.mktemp("processes")) as launcher:
-        yield launcher
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Launcher:
+    return Launcher(tmp_path_factory.mktemp("processes"))
 
 
 def killed_at(launcher: Launcher, config: TrainConfig, steps: list[int]) -> Path:

@@ -102,8 +102,7 @@ def test_a_killed_process_resumes_exactly_across_a_stage_switch(tmp_path: Path) 
     changes["algo_kwargs"] = {"buffer_size": 400, "stage_steps": 600}
     reference = uninterrupted(staged(tmp_path / "straight", **changes))
     assert {row["stage"] for row in train_rows(reference)} == {0, 1, 2}
-    with Launcher(tmp_path / "processes") as launcher:
-        config = staged(tmp_path / "killed", **changes)
-        killed = assert_survives_kills(launcher, config, reference, kills=4, seed=1)
+    config = staged(tmp_path / "killed", **changes)
+    killed = assert_survives_kills(Launcher(tmp_path / "processes"), config, reference, kills=4, seed=1)
     assert_same_replay(killed.run_dir, reference)
     assert killed.kills >= 2

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    with Launcher(tmp_path_factory.mktemp("processes")) as launcher:
-        yield launcher
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Launcher:
+    return Launcher(tmp_path_factory.mktemp("processes"))
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from rl_training.errors import ConfigError, did_you_mean
@@ -165,10 +166,11 @@ def record_to_dict(record: Any) -> dict[str, Any]:
     return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
 
 
-def field_types(record: type) -> dict[str, Any]:
+@cache
+def field_types(record: type) -> Mapping[str, Any]:
     """Return each field's annotation with its ranges."""
     hints = get_type_hints(record, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(record)}
+    return MappingProxyType({field.name: hints[field.name] for field in dataclasses.fields(record)})
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:
