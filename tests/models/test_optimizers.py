@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -57,3 +58,14 @@ def test_a_saved_optimizer_sweeps_when_the_one_before_would() -> None:
         optimizer.gradient.zero_()
         optimizer.descend(learning_rate=1e-3, max_grad_norm=None)
         assert optimizer.state["exp_avg"][0] == 0
+
+
+@pytest.mark.parametrize("rule", ["adam", "rmsprop"])
+def test_steps_of_compiled_code_are_counted_with_its_own(rule: str) -> None:
+    optimizer = FlatOptimizer([nn.Parameter(torch.ones(2))], rule)
+    for _ in range(2):
+        optimizer.gradient.fill_(1.0)
+        optimizer.descend(learning_rate=1e-3, max_grad_norm=None)
+        optimizer.count_steps(3)
+    assert optimizer.steps == 8
+    assert optimizer.state_dict()["step"] == 8

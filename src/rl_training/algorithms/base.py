@@ -54,7 +54,8 @@ class Algorithm(ABC):
     def update(self, batch: Any, controls: Mapping[str, float], generator: torch.Generator) -> dict[str, Tensor]:
         """Learn from one batch of experience and return metrics by name, each a scalar.
 
-        A vector `td_error` [B] is not a metric: it becomes the priorities of the batch's transitions.
+        A vector `td_error` [B] is not a metric: it becomes the priorities of the batch's transitions. A batch of a
+        replay is valid until `update` returns; the next one uses the same memory.
         """
 
     def state_dict(self) -> dict[str, Any]:

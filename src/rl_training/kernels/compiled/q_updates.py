@@ -63,7 +63,7 @@ class Memory(NamedTuple):
     choice: np.ndarray  # [chunk] the successors' actions
     action_values: np.ndarray  # [actions] of one successor
     wanted: np.ndarray  # [chunk * padded outputs] what the taken actions' outputs should have been
-    taken: np.ndarray  # [chunk * padded outputs] gradient with respect to the taken actions' outputs
+    taken: np.ndarray  # [chunk * padded outputs] gradient with respect to the taken actions' outputs; before, scratch
     valid: np.ndarray  # [padded outputs] ones, then zeros
     chunk: int
 
@@ -186,12 +186,12 @@ def batch_gradient(
                 if turn == JUDGE or not double:
                     memory.choice[row] = best_action(
                         memory.trace, output, rows, row, head, batch.next_mask, index * actions,
-                        memory.action_values, 0,
+                        memory.action_values, 0, memory.taken,
                     )  # fmt: skip
                 if turn == TARGET:
                     write_target(
                         memory.trace, output, rows, row, memory.choice[row], head, batch.reward[index],
-                        batch.discount[index], memory.wanted, row * width,
+                        batch.discount[index], memory.wanted, row * width, memory.taken,
                     )  # fmt: skip
         for stream in range(len(streams.sizes)):
             stream_gradient(streams, memory, head, batch, stream, first, rows)
@@ -258,7 +258,7 @@ def best_actions(
         output = pass_rows(streams, memory, head, memory.values, features, indices, first, rows)
         for row in range(rows):
             at = (first + row) * head.actions
-            action[first + row] = best_action(memory.trace, output, rows, row, head, mask, at, values, at)
+            action[first + row] = best_action(memory.trace, output, rows, row, head, mask, at, values, at, memory.taken)
 
 
 @compiled

@@ -43,24 +43,30 @@ def combine_streams(trace: np.ndarray, advantage: int, value: int, rows: int, he
 
 
 @part()
-def normalization(trace: np.ndarray, at: int, rows: int, row: int, first: int, count: int) -> tuple[Any, Any]:
-    """Return the largest of a row's logits [first, first + count) and the sum of exp(logit - largest)."""
-    largest, normalizer = trace[element(at, rows, row, first)], np.float32(0.0)
+def exponentials(
+    trace: np.ndarray, at: int, rows: int, row: int, first: int, count: int, out: np.ndarray, out_at: int
+) -> tuple[Any, Any]:
+    """Write exp(logit - largest) of a row's logits [first, first + count); return their sum and the largest logit."""
+    largest, sums = trace[element(at, rows, row, first)], np.float32(0.0)
     for index in range(first + 1, first + count):
         largest = max(largest, trace[element(at, rows, row, index)])
-    for index in range(first, first + count):
-        normalizer += math.exp(trace[element(at, rows, row, index)] - largest)
-    return largest, normalizer
+    for index in range(count):
+        exponential = np.float32(math.exp(trace[element(at, rows, row, first + index)] - largest))
+        out[out_at + index] = exponential
+        sums += exponential
+    return sums, largest
 
 
 @part()
-def expected_value(trace: np.ndarray, at: int, rows: int, row: int, action: int, head: Head) -> Any:
+def expected_value(
+    trace: np.ndarray, at: int, rows: int, row: int, action: int, head: Head, scratch: np.ndarray
+) -> Any:
     """Return the value of an action."""
     first, sums = action * head.outputs, np.float32(0.0)
     if head.kind == CATEGORICAL:
-        largest, normalizer = normalization(trace, at, rows, row, first, head.outputs)
+        normalizer, _ = exponentials(trace, at, rows, row, first, head.outputs, scratch, 0)
         for index in range(head.outputs):
-            sums += math.exp(trace[element(at, rows, row, first + index)] - largest) * head.support[index]
+            sums += scratch[index] * head.support[index]
         return sums / normalizer
     for index in range(first, first + head.outputs):
         sums += trace[element(at, rows, row, index)]
@@ -70,12 +76,12 @@ def expected_value(trace: np.ndarray, at: int, rows: int, row: int, action: int,
 @part()
 def best_action(
     trace: np.ndarray, at: int, rows: int, row: int, head: Head, mask: np.ndarray, mask_at: int,
-    values: np.ndarray, values_at: int,
+    values: np.ndarray, values_at: int, scratch: np.ndarray,
 ) -> int:  # fmt: skip
     """Write the values of all actions and return the first legal one with the largest; an empty mask allows all."""
     chosen, largest = 0, np.float32(-np.inf)
     for action in range(head.actions):
-        value = values[values_at + action] = expected_value(trace, at, rows, row, action, head)
+        value = values[values_at + action] = expected_value(trace, at, rows, row, action, head, scratch)
         legal = len(mask) == 0 or mask[mask_at + action] != 0
         if legal and (value > largest or (value != value and largest == largest)):
             chosen, largest = action, value
@@ -94,6 +100,7 @@ def write_target(
     discount: float,
     target: np.ndarray,
     target_at: int,
+    scratch: np.ndarray,
 ) -> None:
     """Write what the outputs of the action taken should have been, given the successor's outputs and its action."""
     first = action * head.outputs
@@ -102,11 +109,11 @@ def write_target(
             target[target_at + index] = reward + discount * trace[element(at, rows, row, first + index)]
         return
     fill(target, target_at, padded(head.outputs), 0.0)
-    largest, normalizer = normalization(trace, at, rows, row, first, head.outputs)
+    normalizer, _ = exponentials(trace, at, rows, row, first, head.outputs, scratch, 0)
     low, high = head.support[0], head.support[head.outputs - 1]
     spacing = (high - low) / np.float32(head.outputs - 1)
     for index in range(head.outputs):
-        probability = math.exp(trace[element(at, rows, row, first + index)] - largest) / normalizer
+        probability = scratch[index] / normalizer
         moved = min(max(reward + discount * head.support[index], low), high)
         position = (moved - low) / spacing
         below = min(int(position), head.outputs - 2) if position >= 0 else 0  # NaN has no place, and must not get one
@@ -139,13 +146,13 @@ def categorical_loss(
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return a row's cross-entropy, which is its error too, and its value; write the gradient like `number_loss`."""
     first, weight = action * head.outputs, np.float32(0.0)
-    largest, normalizer = normalization(trace, at, rows, row, first, head.outputs)
+    normalizer, largest = exponentials(trace, at, rows, row, first, head.outputs, grad, grad_at)
     log_normalizer, loss, value = np.float32(math.log(normalizer)), np.float32(0.0), np.float32(0.0)
     for index in range(head.outputs):
         weight += target[target_at + index]
     for index in range(head.outputs):
         log_p = trace[element(at, rows, row, first + index)] - largest - log_normalizer
-        p, wanted = np.float32(math.exp(log_p)), target[target_at + index]
+        p, wanted = grad[grad_at + index] / normalizer, target[target_at + index]
         loss -= wanted * log_p
         value += p * head.support[index]
         grad[grad_at + index] = (p * weight - wanted) * scale
