@@ -61,7 +61,7 @@ def _rounds(entry: dict[str, Any]) -> int:
 
 def _preparation(speeds: Sequence[dict[str, Any]]) -> list[Sequence[str]]:
     """Return how long each side took until its steps were counted, where that is stored."""
-    table = heading("benchmark", "side", "seconds, median (smallest..largest)")
+    table = heading("benchmark", "side", "seconds of the processor, median (smallest..largest)")
     lines = len(table)
     for entry in speeds:
         rounds = entry.get("rounds") or [{}]

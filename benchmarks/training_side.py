@@ -48,13 +48,13 @@ class Marks:
         return steps / (self.processor[-1] - self.processor[first]), steps / (self.clock[-1] - self.clock[first])
 
     def preparation(self, warm_up: int, left_out: int) -> float:
-        """Return the clock's seconds before the first counted step that its updates would not take later.
+        """Return the processor's seconds before the first counted step that its updates would not take later.
 
         They are those of making environments and networks, of compiling, and of the random steps of the warm-up.
         """
         first = self.first(left_out)
         learned = self.steps[first] - warm_up
-        return self.clock[first] - self.clock[0] - learned / self.rates(left_out)[1]
+        return max(0.0, self.processor[first] - self.processor[0] - learned / self.rates(left_out)[0])
 
 
 class MarkUpdates(Callback):
