@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from peers import make_peer
-from records import SB3, why_missing
+from records import OURS, SB3, why_missing
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.storage.state_files import read_state
@@ -26,7 +26,7 @@ from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.run_utils import save_training_checkpoint
 from rl_training.runtime.workflows import train
 from speed_parts import Effort, Outcome, alternate, quickest, quotients
-from training_speed import CASES
+from training_cases import CASES
 
 ALGORITHMS = ("ppo", "dqn")
 
@@ -95,7 +95,7 @@ def measure(effort: Effort) -> Outcome:
 def _train(algo: str, effort: Effort, directory: Path, seed: int) -> tuple[float, Path]:
     """Return the share of a training's time that checkpoints left over, and its last checkpoint."""
     callback = CheckpointTime()
-    result = train(CASES[algo].config(seed, effort, str(directory)), callbacks=[callback])
+    result = train(CASES[algo].config(CASES[algo].sides[OURS], seed, effort, str(directory)), callbacks=[callback])
     assert result.checkpoint_path is not None
     return callback.rest(), result.checkpoint_path
 

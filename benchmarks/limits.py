@@ -3,17 +3,21 @@
     python benchmarks/limits.py                # everything; stores the summary in results/
     python benchmarks/limits.py --algo sac     # one of them; stores nothing
     python benchmarks/limits.py --quick        # one round of little work; stores nothing
+    python benchmarks/limits.py --before PATH  # beside an older checkout, by default `build/before` where it is
 
-Each case trains as its preset says, with the changes named here, on one thread. The products are made alone, in memory
-that is there already, in the shapes of the update: theirs is the time of torch's own products in these shapes.
+Each case trains as its preset says, with the changes named here, on one thread and in a process of its own. The
+products are made alone, in memory that is there already, in the shapes of the update: theirs is the time of torch's own
+products in these shapes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,12 +25,12 @@ from typing import Any
 
 import torch
 
+import older_checkout
 from records import RESULTS, origin
-from rl_training.experiment.configuration.config_files import load_config
 from rl_training.experiment.runs import METRICS
 from rl_training.experiment.storage.files import write_json_atomically
-from rl_training.runtime.workflows import train
-from speed_parts import Effort, quickest
+from side_process import environment, one_core
+from speed_parts import COMMAND_LINE, Effort, alternate, quickest
 
 
 @dataclass(frozen=True)
@@ -126,19 +130,25 @@ def seconds_of_products(passes: Sequence[Pass], repeats: int = 300) -> tuple[flo
     return seconds, operations
 
 
-def seconds_of_training(case: Case, steps: int) -> tuple[float, float]:
-    """Return the seconds per gradient step and per environment step collected, from the second logged row on."""
+def seconds_of_training(case: Case, steps: int, source: Path | None = None) -> tuple[float, float]:
+    """Return the seconds per gradient step and per environment step collected, from the third logged row on.
+
+    `source` is a checkout to train with in place of the package that is imported here.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        fixed = {
-            "seed": 1,
-            "total_timesteps": steps,
-            "eval_episodes": 0,
-            "log_interval": steps // 10,
-            "torch_threads": 1,
-            "output_dir": folder,
-        }
-        result = train(load_config(preset=case.preset, overrides=fixed, set_values=case.changes))
-        rows = map(json.loads, (result.run_dir / METRICS).read_text(encoding="utf-8").splitlines())
+        words = ["train", "--preset", case.preset, "--seed", "1", "--total-timesteps", str(steps), "--quiet"]
+        words += ["--eval-episodes", "0", "--output-dir", folder]
+        for change in (*case.changes, f"log_interval={steps // 10}", "torch_threads=1"):
+            words += ["--set", change]
+        with one_core():
+            subprocess.run(
+                [*COMMAND_LINE, *words],
+                env=environment(os.environ, one_thread=True, source=source),
+                stdout=subprocess.DEVNULL,
+                check=True,
+            )
+        (metrics,) = Path(folder).rglob(METRICS)
+        rows = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
         first, *_, last = [row for row in rows if row["event"] == "train"][2:]
     updates = (last["update_count"] - first["update_count"]) * case.updates_per_count
     collected = last["global_step"] - first["global_step"]
@@ -147,20 +157,33 @@ def seconds_of_training(case: Case, steps: int) -> tuple[float, float]:
 
 
 def measure(name: str, effort: Effort) -> dict[str, Any]:
-    """Return the quickest of some rounds, which alternate between training and products."""
+    """Return the quickest of some rounds, which alternate between training, before and now, and products."""
     case = CASES[name]
-    trainings, products = [], []
-    for _ in range(effort.rounds):
-        trainings.append(seconds_of_training(case, effort.choose(case.steps, case.steps // 2)))
-        products.append(seconds_of_products(case.passes, effort.choose(300, 30)))
-    update, collect = (min(times) for times in zip(*trainings, strict=True))
-    limit, operations = min(products)
+    steps = effort.choose(case.steps, case.steps // 2)
+    sides: dict[str, Callable[[int], tuple[float, float]]] = {
+        "now": lambda _: seconds_of_training(case, steps),
+        "products": lambda _: seconds_of_products(case.passes, effort.choose(300, 30)),
+    }
+    if older_checkout.why_missing(effort.before) is None:
+        sides["before"] = lambda _: seconds_of_training(case, steps, effort.before)
+    rows = alternate(sides, effort.rounds)
+    limit, operations = min(row["products"] for row in rows)
+    before = {"before": _times([row["before"] for row in rows], limit)} if "before" in sides else {}
     return {
         "algo": name,
-        "update_microseconds": round(update * 1e6),
+        **_times([row["now"] for row in rows], limit),
         "products_microseconds": round(limit * 1e6),
-        "share_of_products": round(limit / update, 3),
         "gflops_of_products": round(operations / limit / 1e9, 1),
+        **before,
+    }
+
+
+def _times(trainings: Sequence[tuple[float, float]], limit: float) -> dict[str, Any]:
+    """Return what is stored of the quickest training."""
+    update, collect = (min(times) for times in zip(*trainings, strict=True))
+    return {
+        "update_microseconds": round(update * 1e6),
+        "share_of_products": round(limit / update, 3),
         "collect_microseconds_per_step": round(collect * 1e6, 1),
     }
 
@@ -171,12 +194,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--algo", action="append", choices=tuple(CASES), help="which to measure; all by default")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
     parser.add_argument("--quick", action="store_true", help="one round of little work, to see that it runs")
+    parser.add_argument("--before", type=Path, default=older_checkout.FOLDER, help="an older checkout to compare with")
     parser.add_argument("--output", type=Path, default=RESULTS / "limits.json", help="where the summary goes")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     torch.set_num_threads(1)
-    effort = Effort(1 if options.quick else options.rounds, options.quick)
+    effort = Effort(1 if options.quick else options.rounds, options.quick, options.before)
+    missing = older_checkout.why_missing(effort.before)
+    if missing is not None:
+        print(missing)
     cases = []
     for algo in options.algo or CASES:
         cases.append(measure(algo, effort))
@@ -188,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "clock": "the clock",
             "command": f"python benchmarks/limits.py --rounds {options.rounds}",
             "cases": cases,
+            **({} if missing else {"before": older_checkout.commit(effort.before)}),
             **origin(),
         }
         write_json_atomically(options.output, summary)

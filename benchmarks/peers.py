@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from clock import Clock
+from peer_envs import vector_env
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.setup.streams import derive_seeds
@@ -32,11 +33,13 @@ _HIDDEN = {"ppo": [64, 64], "dqn": [64, 64]}
 def make_peer(config: TrainConfig) -> Any:
     """Return stable-baselines3's model for a configuration of ppo, dqn, sac or td3."""
     build = {"ppo": _ppo, "dqn": _dqn, "sac": _sac, "td3": _td3}[config.algo]
-    return build(config, algorithm_params(config), _vector_env(config))
+    return build(config, algorithm_params(config), vector_env(config))
 
 
 def train_peer(config: TrainConfig, seeds: list[int]) -> dict[str, Any]:
     """Train it, evaluate the final policy on one complete episode per seed, and return what is stored of it."""
+    if env_params(config, "evaluation").atari:
+        raise ValueError(f"{_NAME} is not evaluated on Atari games here")
     torch.set_num_threads(config.torch_threads or 1)
     model, curve = make_peer(config), _curve(config)
     clock = Clock()
@@ -100,34 +103,9 @@ def _play(model: Any, config: TrainConfig, seed: int) -> float:
     return total
 
 
-def _vector_env(config: TrainConfig) -> Any:
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import VecNormalize
-
-    params = env_params(config, "training")
-    unknown = {
-        key: value
-        for key, value in config.env_kwargs.items()
-        if key not in ("normalize_observation", "normalize_reward") and key not in params.make_kwargs
-    }
-    if unknown:
-        raise ValueError(f"{_NAME} has no {', '.join(unknown)}")
-    env = make_vec_env(config.env_id, n_envs=config.num_envs, seed=config.seed, env_kwargs=params.make_kwargs)
-    if params.normalize_observation or params.normalize_reward:
-        return VecNormalize(
-            env,
-            norm_obs=params.normalize_observation,
-            norm_reward=params.normalize_reward,
-            clip_obs=params.clip_observation,
-            clip_reward=params.clip_reward,
-            gamma=config.algo_kwargs["gamma"],
-        )
-    return env
-
-
-def _scheduled(config: TrainConfig, params: Any, key: str) -> float | Callable[[float], float]:
+def scheduled(peer: str, config: TrainConfig, params: Any, key: str) -> float | Callable[[float], float]:
     """Return a number, or the function of the remaining share of the run that the peer takes for a linear schedule."""
-    start, end = linear_to_the_end(_NAME, params, key, config.total_timesteps)
+    start, end = linear_to_the_end(peer, params, key, config.total_timesteps)
     return start if start == end else lambda remaining: end + (start - end) * remaining
 
 
@@ -143,18 +121,19 @@ def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
         ent_coef_schedule=None,
         ent_coef_warmup_steps=0,
     )
+    images = env_params(config, "training").atari
     network: dict[str, Any] = {
-        "net_arch": list(params.hidden_sizes or _HIDDEN["ppo"]),
+        "net_arch": list(params.hidden_sizes or ([] if images else _HIDDEN["ppo"])),
         "activation_fn": _ACTIVATIONS[params.activation],
         "ortho_init": params.orthogonal_init,
         "log_std_init": params.log_std_init,
         "optimizer_kwargs": {"eps": params.optimizer_eps},
     }
     return PPO(
-        "MlpPolicy",
+        "CnnPolicy" if images else "MlpPolicy",
         env,
-        learning_rate=_scheduled(config, params, "learning_rate"),
-        clip_range=_scheduled(config, params, "clip_coef"),
+        learning_rate=scheduled(_NAME, config, params, "learning_rate"),
+        clip_range=scheduled(_NAME, config, params, "clip_coef"),
         n_steps=params.num_steps,
         batch_size=params.minibatch_size or params.num_steps * config.num_envs,
         n_epochs=params.update_epochs,
@@ -173,14 +152,15 @@ def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
     )
 
 
-def _replay_settings(config: TrainConfig, params: Any) -> dict[str, Any]:
-    refuse(_NAME, params, hindsight="none")
+def replay_settings(peer: str, config: TrainConfig, params: Any) -> dict[str, Any]:
+    """Return the arguments that algorithms with a replay share, in the names of stable-baselines3 and SBX."""
+    refuse(peer, params, hindsight="none")
     # The peer counts steps of all environments together.
     rounds, rest = divmod(params.train_interval, config.num_envs)
     if rest or not rounds:
-        raise ValueError(f"{_NAME} has no train_interval {params.train_interval} with {config.num_envs} environments")
+        raise ValueError(f"{peer} has no train_interval {params.train_interval} with {config.num_envs} environments")
     return {
-        "learning_rate": _scheduled(config, params, "learning_rate"),
+        "learning_rate": scheduled(peer, config, params, "learning_rate"),
         "buffer_size": params.buffer_size,
         "learning_starts": params.learning_starts,
         "batch_size": params.batch_size,
@@ -200,7 +180,7 @@ def _dqn(config: TrainConfig, params: Any, env: Any) -> Any:
     return DQN(
         "MlpPolicy",
         env,
-        **_replay_settings(config, params),
+        **replay_settings(_NAME, config, params),
         target_update_interval=params.target_update_interval,
         exploration_initial_eps=start,
         exploration_final_eps=end,
@@ -224,7 +204,7 @@ def _sac(config: TrainConfig, params: Any, env: Any) -> Any:
     return SAC(
         "MlpPolicy",
         env,
-        **_replay_settings(config, params),
+        **replay_settings(_NAME, config, params),
         ent_coef=f"auto_{params.temperature_init}" if learned else params.temperature,
         target_entropy=params.target_entropy,
         use_sde=params.use_sde,
@@ -253,7 +233,7 @@ def _td3(config: TrainConfig, params: Any, env: Any) -> Any:
     return TD3(
         "MlpPolicy",
         env,
-        **_replay_settings(config, params),
+        **replay_settings(_NAME, config, params),
         action_noise=NormalActionNoise(np.zeros(actions), np.full(actions, params.exploration_noise)),
         policy_delay=params.policy_delay,
         target_policy_noise=params.target_noise,

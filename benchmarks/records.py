@@ -10,21 +10,25 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-from rl_training.install_hint import install_hint
-
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 PEERS = ROOT / "build"
 """Where peers are installed whose requirements do not fit ours."""
 OURS, SB3 = "ours", "stable_baselines3"
 """What the sides are called in stored results."""
-PACKAGES = ("axiomrl", "torch", "gymnasium", "numpy", "numba", SB3, "mctx", "jax", "envpool", "Box2D")
+PACKAGES = (
+    *("axiomrl", "torch", "gymnasium", "numpy", "numba", SB3, "sbx-rl", "mctx", "jax", "envpool"),
+    *("Box2D", "mujoco", "ale-py"),
+)
 _PACKAGES_BESIDE = {"cleanrl": "cleanrl", "LightZero": "lightzero"}
 """Peers by their folder in `PEERS`."""
 _MISSING = {
     SB3: "stable-baselines3 is not installed: {bench}",
+    "sbx": "SBX is not installed: {bench}",
     "mctx": "mctx is not installed: {bench}",
     "Box2D": "Box2D is not installed: {box2d}",
+    "mujoco": "MuJoCo is not installed: {mujoco}",
+    "ale_py": "Atari games are not installed: {atari}",
     "envpool": "EnvPool is not installed: run `pip install envpool`",
 }
 _PROCESSOR = Path("/proc/cpuinfo")
@@ -34,7 +38,11 @@ def why_missing(package: str) -> str | None:
     """Return how to get a package that is not there, or None where it is."""
     if importlib.util.find_spec(package):
         return None
-    return _MISSING[package].format(bench=install_hint("bench"), box2d=install_hint("box2d"))
+    # Not above: the names beside this function are also read with older checkouts of the package.
+    from rl_training.install_hint import install_hint
+
+    extras = ("bench", "box2d", "mujoco", "atari")
+    return _MISSING[package].format(**{extra: install_hint(extra) for extra in extras})
 
 
 def origin() -> dict[str, Any]:

@@ -135,14 +135,18 @@ def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Return every comparison of training speed, and how to measure it."""
-    table = heading("compared with", "ratio", "from", "to", "rounds", "steps per round", "steps/s", "its steps/s")
-    for entry in speeds:
+    names = [entry["benchmark"].removeprefix("speed-") for entry in speeds]
+    several = len(speeds) > 1
+    first = ("benchmark",) if several else ()
+    table = heading(
+        *first, "compared with", "ratio", "from", "to", "rounds", "steps per round", "steps/s", "its steps/s"
+    )
+    for benchmark, entry in zip(names, speeds, strict=True):
         for name, ratio in entry["ratios"].items():
-            rates = [
-                statistics.median(row[side]["steps_per_second"] for row in entry["rounds"])
-                for side in entry["sides"][name]
-            ]
+            rate = "steps_per_second_of_the_clock" if name in entry.get("clocks", {}) else "steps_per_second"
+            rates = [statistics.median(row[side][rate] for row in entry["rounds"]) for side in entry["sides"][name]]
             cells = (
+                *((benchmark,) if several else ()),
                 name,
                 *(f"{ratio[key]:.2f}" for key in ("median", "smallest", "largest")),
                 str(len(entry["rounds"])),
@@ -151,13 +155,20 @@ def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
             )
             table.append(f"| {' | '.join(cells)} |")
     clocks = " and ".join(sorted({entry["clock"] for entry in speeds}))
+    if any(entry.get("clocks") for entry in speeds):
+        clocks += " (the clock where a line says so)"
+    settings = [
+        f"{name}: {entry['settings']}" if several else entry["settings"]
+        for name, entry in zip(names, speeds, strict=True)
+    ]
     explanation = [
         "Training speed with equal settings, the sides alternating. Ratios and rates are medians over the rounds; a",
-        f"ratio above 1 means faster than the peer. Times: {clocks}. Settings: {speeds[0]['settings']}.",
+        f"ratio above 1 means faster than the peer. Times: {clocks}. Settings: {'; '.join(settings)}.",
     ]
-    missing = [[reason[0].upper() + reason[1:] + "."] for entry in speeds for reason in entry.get("missing", [])]
+    reasons = dict.fromkeys(reason for entry in speeds for reason in entry.get("missing", []))
+    missing = [[reason[0].upper() + reason[1:] + "."] for reason in reasons]
     # What measured them stands in the stored file; an older one may name options that are gone.
-    commands = ["```text", *(f"python benchmarks/speed.py --only {entry['algo']}" for entry in speeds), "```"]
+    commands = ["```text", *(f"python benchmarks/speed.py --only {name}" for name in names), "```"]
     return [explanation, table, *missing, versions(speeds), ["To measure them anew:"], commands]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 _VERSIONS_SHOWN = (
     *("axiomrl", "torch", "gymnasium"),
-    *("stable_baselines3", "cleanrl", "mctx", "jax", "LightZero", "envpool", "mujoco", "ale-py", "Box2D"),
+    *("stable_baselines3", "sbx-rl", "cleanrl", "mctx", "jax", "LightZero", "envpool", "mujoco", "ale-py", "Box2D"),
 )
 
 

@@ -17,13 +17,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from peers import make_peer
 from records import OURS, SB3, why_missing
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.configuration.config_files import load_config
 from speed_parts import Effort, Outcome, alternate, quotients
-from training_speed import train_ours, train_sb3
+from training_side import Marks, train_ours, train_peer
 
 AXES = {"width": (64, 128, 256, 512), "environments": (1, 4, 16, 64), "replay": (10_000, 100_000, 1_000_000)}
 ROLLOUT = 1_024
@@ -136,7 +137,8 @@ def _train_peer(point: Point, effort: Effort, seed: int) -> float:
         _fill(model.replay_buffer)
         config = dataclasses.replace(config, total_timesteps=config.total_timesteps - warm_up)
         model.learning_starts = warm_up = 0
-    marks, _ = train_sb3(config, model=model)
+    torch.set_num_threads(1)
+    marks, _ = train_peer(model, config, Marks())
     return 1 / marks.rates(warm_up)[0]
 
 

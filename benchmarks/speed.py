@@ -2,13 +2,15 @@
 
     python benchmarks/speed.py                      # everything; stores each summary in results/ as it ends
     python benchmarks/speed.py --only ppo           # one benchmark; repeatable
-    python benchmarks/speed.py --quick              # everything in under 5 minutes; stores nothing
+    python benchmarks/speed.py --quick              # a little of everything, in minutes; stores nothing
     python benchmarks/speed.py --check              # exit 1 where a ratio fell by more than 25 % below the stored one
+    python benchmarks/speed.py --only efficientzero --before PATH      # against an older checkout of this package
 
-The sides of a benchmark alternate, with one thread and equal settings; a ratio above 1 means that this package is
-faster, and of every ratio a higher one is better. stable-baselines3 and mctx come with the extra `bench`, EnvPool with
-`pip install envpool`. CleanRL's and LightZero's requirements contradict ours, so they live in folders of their own:
-`cleanrl_scripts.py` and `lightzero_search.py` say how to install them. A peer that is not there is said to be missing.
+The sides of a benchmark alternate, with equal settings and one thread unless a ratio says otherwise; a ratio above 1
+means that this package is faster, and of every ratio a higher one is better. stable-baselines3, SBX and mctx come with
+the extra `bench`, EnvPool with `pip install envpool`. CleanRL's and LightZero's requirements contradict ours, so they
+live in folders of their own: `cleanrl_scripts.py` and `lightzero_search.py` say how to install them. The older checkout
+is `build/before` unless `--before` names another. A peer that is not there is said to be missing.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import checkpoint_speed
 import env_speed
 import scaling_speed
 import search_speed
+import seeds_speed
 import startup
 import sum_tree
 import sweep_speed
@@ -31,19 +34,21 @@ from records import RESULTS
 from rl_training.experiment.storage.files import write_json_atomically
 from speed_guard import check
 from speed_parts import Benchmark, Effort, Outcome, spread, spread_words, summary
+from training_cases import CASES
 
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
         *(
             Benchmark(name, partial(training_speed.measure, name), partial(training_speed.settings, name))
-            for name in training_speed.CASES
+            for name in CASES
         ),
         Benchmark("search", search_speed.measure, search_speed.settings, search_speed.CLOCK),
         Benchmark("environments", env_speed.measure, env_speed.settings, env_speed.CLOCKS),
         Benchmark("startup", startup.measure, startup.settings, rounds=9),
         Benchmark("checkpoints", checkpoint_speed.measure, checkpoint_speed.settings, "the clock"),
         Benchmark("sweep", sweep_speed.measure, sweep_speed.settings, "the clock", rounds=3),
+        Benchmark("seeds", seeds_speed.measure, seeds_speed.settings, "the clock"),
         Benchmark("scaling", scaling_speed.measure, scaling_speed.settings, rounds=3),
         Benchmark("priorities", sum_tree.measure, sum_tree.settings),
     )
@@ -66,7 +71,7 @@ def main(
         rounds = options.rounds or (
             QUICK_ROUNDS if options.quick else CHECK_ROUNDS if options.check else benchmark.rounds
         )
-        effort = Effort(rounds, options.quick)
+        effort = Effort(rounds, options.quick, options.before)
         try:
             if options.check:
                 outcome, fell = check(benchmark, effort, results)
@@ -84,7 +89,9 @@ def main(
             continue
         found[benchmark.name] = outcome
         _say(benchmark.name, outcome)
-        if not options.quick and not options.check:
+        if not outcome.ratios:
+            print(f"{benchmark.name}: nothing could be compared, so nothing is stored")
+        elif not options.quick and not options.check:
             write_json_atomically(results / f"speed-{benchmark.name}.json", summary(benchmark, outcome, effort))
     _print_table([(benchmarks[name], outcome) for name, outcome in found.items()])
     if options.check and not found:
@@ -99,6 +106,7 @@ def _parse(arguments: Sequence[str] | None, benchmarks: Mapping[str, Benchmark])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=tuple(benchmarks), help="what to measure; repeatable")
     parser.add_argument("--rounds", type=int, help="how often the sides of each benchmark alternate")
+    parser.add_argument("--before", type=Path, default=Effort.before, help="an older checkout of this package")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--quick", action="store_true", help="little of everything, to see that it runs")
     mode.add_argument("--check", action="store_true", help="compare with the stored ratios")
@@ -111,7 +119,8 @@ def _parse(arguments: Sequence[str] | None, benchmarks: Mapping[str, Benchmark])
 def _flags(options: argparse.Namespace) -> list[str]:
     """Return how the command was asked to measure, as it was written."""
     flags = [f"--{mode}" for mode in ("quick", "check") if getattr(options, mode)]
-    return flags if options.rounds is None else [*flags, f"--rounds {options.rounds}"]
+    flags += [] if options.rounds is None else [f"--rounds {options.rounds}"]
+    return flags if options.before == Effort.before else [*flags, f"--before {options.before}"]
 
 
 def _say(name: str, outcome: Outcome) -> None:
@@ -123,7 +132,7 @@ def _print_table(found: Sequence[tuple[Benchmark, Outcome]]) -> None:
     lines = [("benchmark", "ratio", "median (smallest..largest)", "clock")]
     for benchmark, outcome in found:
         lines += [
-            (benchmark.name, ratio, spread_words(spread(values)), benchmark.clock)
+            (benchmark.name, ratio, spread_words(spread(values)), outcome.clocks.get(ratio, benchmark.clock))
             for ratio, values in outcome.ratios.items()
         ]
     widths = [max(len(line[column]) for line in lines) for column in range(4)]

@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
+import older_checkout
 from records import origin
 
 COMMAND_LINE = (sys.executable, "-c", "import sys; from rl_training.cli import main; sys.exit(main())")
@@ -24,6 +26,8 @@ class Effort:
     rounds: int
     """How often the sides alternate."""
     quick: bool = False
+    before: Path = older_checkout.FOLDER
+    """An older checkout of this package, for what is compared with itself."""
 
     def choose(self, full: T, quick: T) -> T:
         """Return which of two amounts of work is meant."""
@@ -40,6 +44,8 @@ class Outcome:
     """Why peers were not measured, and how to get them."""
     details: dict[str, Any] = field(default_factory=dict)
     """What else is stored."""
+    clocks: dict[str, str] = field(default_factory=dict)
+    """Whose time a ratio compares, by its name, where it is not the benchmark's."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Benchmark:
     settings: Callable[[Effort], str]
     """What is measured, in words; results of other words cannot be compared."""
     clock: str = "processor time"
-    """Whose time is measured."""
+    """Whose time is measured, unless the outcome says otherwise of a ratio."""
     rounds: int = 5
 
 
@@ -102,6 +108,7 @@ def summary(benchmark: Benchmark, outcome: Outcome, effort: Effort) -> dict[str,
         "clock": benchmark.clock,
         "ratios": {ratio: spread(values) for ratio, values in outcome.ratios.items()},
         "missing": outcome.missing,
+        **({"clocks": outcome.clocks} if outcome.clocks else {}),
         **outcome.details,
         **origin(),
     }

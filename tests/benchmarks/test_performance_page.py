@@ -13,6 +13,7 @@ import render_performance
 import result_tables
 from docs_pages import ROOT, marked_section
 from records import RESULTS, processor_model
+from render_results import render_results
 
 SPEED = {
     "benchmark": "speed-ppo",
@@ -40,7 +41,7 @@ GROWTH = {
         },
     ],
 }
-LIMITS = {
+LIMITS: dict[str, Any] = {
     "benchmark": "limits",
     "settings": "one thread",
     "clock": "the clock",
@@ -83,6 +84,65 @@ def test_ratios_growth_and_limits_have_their_tables(tmp_path: Path) -> None:
     assert "| sac | 6,000 | 3,600 | 60% | 150.0 | 400.0 |" in text
     source = "| speed-ppo | `python benchmarks/speed.py --only ppo --rounds 3` | CartPole-v1 | processor time |"
     assert f"{source} CleanRL is not installed |" in text
+
+
+def test_targets_stand_beside_what_was_reached(tmp_path: Path) -> None:
+    def summary(name: str, rounds: int, **medians: float) -> dict[str, Any]:
+        ratios = {ratio: {"median": value, "smallest": value, "largest": value} for ratio, value in medians.items()}
+        command = f"python benchmarks/speed.py --only {name} --rounds {rounds}"
+        return {**SPEED, "benchmark": f"speed-{name}", "command": command, "ratios": ratios}
+
+    reached = {**summary("ppo", 5, SBX=2.5), "clocks": {"SBX": "the clock"}}
+    missed = summary("ppo-long", 5, SBX=2.49)
+    _store(tmp_path, reached, missed, summary("dqn", 3, **{"stable-baselines3": 6.0}))
+    text = render_performance.render_performance(tmp_path)
+    assert "| ppo | stable-baselines3 | 5 | not measured yet | - | - |" in text
+    assert "| ppo | SBX | 2.5 | 2.50 (2.50..2.50) | 5 | yes |" in text
+    assert "| ppo-long | SBX | 2.5 | 2.49 (2.49..2.49) | 5 | no |" in text
+    assert "| dqn | stable-baselines3 | 5 | 6.00 (6.00..6.00) | 3 | too few rounds |" in text
+    assert "| processor time (SBX: the clock) |" in text
+
+
+def test_preparation_is_told_apart_for_every_side_that_has_it(tmp_path: Path) -> None:
+    rounds = [
+        {"seed": seed, "sbx": {"preparation_seconds": seconds}, "cleanrl": {}} for seed, seconds in ((1, 5), (2, 7))
+    ]
+    _store(tmp_path, {**SPEED, "rounds": rounds}, {**SPEED, "benchmark": "speed-sweep", "rounds": [{"serial": 2.0}]})
+    text = render_performance.render_performance(tmp_path)
+    table = text.split("### Before the first counted step")[1].split("###")[0]
+    assert [line for line in table.splitlines() if line.startswith("| ")][1:] == ["| ppo | sbx | 6.00 (5.00..7.00) |"]
+
+
+def test_limits_show_an_older_commit_beside_the_present(tmp_path: Path) -> None:
+    case: Any = LIMITS["cases"][0]
+    then = {"update_microseconds": 9_000, "share_of_products": 0.4, "collect_microseconds_per_step": 500.0}
+    _store(tmp_path, {**LIMITS, "cases": [{**case, "before": then}], "before": "c893a59"})
+    text = render_performance.render_performance(tmp_path)
+    assert "| sac | 6,000 | 3,600 | 60% | 150.0 | 400.0 | 9,000 | 40% | 500.0 |" in text
+    assert "Then: at commit c893a59, measured in turn with the present." in text
+
+
+def test_a_page_with_several_benchmarks_names_them(tmp_path: Path) -> None:
+    ratio = {"median": 2.0, "smallest": 2.0, "largest": 2.0}
+    rates = {"steps_per_second": 30.0, "steps_per_second_of_the_clock": 20.0}
+    half = {"steps_per_second": 15.0, "steps_per_second_of_the_clock": 10.0}
+    entry = {
+        **SPEED,
+        "algo": "ppo",
+        "ratios": {"peer": ratio, "peer by the clock": ratio},
+        "clocks": {"peer by the clock": "the clock"},
+        "sides": {"peer": ["ours", "peer"], "peer by the clock": ["ours", "peer"]},
+        "rounds": [{"seed": 1, "ours": rates, "peer": half}],
+        "total_timesteps": 1_000,
+    }
+    _store(tmp_path, entry)
+    assert "| peer | 2.00 | 2.00 | 2.00 | 1 | 1,000 | 30 | 15 |" in render_results(tmp_path, ["ppo"])
+    _store(tmp_path, {**entry, "benchmark": "speed-ppo-long", "settings": "long rollouts"})
+    text = render_results(tmp_path, ["ppo"])
+    assert "| ppo-long | peer by the clock | 2.00 | 2.00 | 2.00 | 1 | 1,000 | 20 | 10 |" in text
+    assert "Settings: ppo-long: long rollouts; ppo: CartPole-v1." in text
+    assert text.count("CleanRL is not installed.") == 1
+    assert "python benchmarks/speed.py --only ppo-long" in text
 
 
 def test_the_products_of_a_pass_are_those_of_its_layers() -> None:

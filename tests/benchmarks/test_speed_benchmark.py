@@ -17,13 +17,16 @@ import env_speed
 import lightzero_search
 import scaling_speed
 import search_speed
+import seeds_speed
 import speed
+import training_side
 import training_speed
-from records import RESULTS, versions_beside
+from records import RESULTS, SB3, versions_beside, why_missing
 from rl_training.experiment.configuration.config_files import load_config
 from rl_training.install_hint import install_hint
 from speed_guard import fallen
 from speed_parts import Benchmark, Effort, Outcome, alternate, quickest
+from training_cases import CASES
 
 
 class Measured:
@@ -121,6 +124,7 @@ def test_a_check_that_compares_nothing_fails(tmp_path: Path, capsys: pytest.Capt
         (["--check"], "--check --only second"),
         (["--check", "--rounds", "2"], "--check --rounds 2 --only second"),
         (["--quick"], "--quick --only second"),
+        (["--before", "older"], "--before older --only second"),
     ],
 )
 def test_going_on_keeps_how_it_was_begun(
@@ -165,8 +169,26 @@ def test_a_quick_look_measures_everything_and_stores_nothing(tmp_path: Path) -> 
     assert [one.efforts for one in measured] == [[Effort(1, quick=True)]] * len(speed.BENCHMARKS)
     assert not list(tmp_path.iterdir())
     assert set(speed.BENCHMARKS) == {
-        *("ppo", "dqn", "sac", "search", "environments", "startup", "checkpoints", "sweep", "scaling", "priorities")
+        *("ppo", "ppo-long", "ppo-halfcheetah", "ppo-pong", "dqn", "sac", "td3", "efficientzero", "seeds", "sweep"),
+        *("search", "environments", "startup", "checkpoints", "scaling", "priorities"),
     }
+
+
+def test_what_compared_nothing_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, "ppo", sb3=2.0)
+    assert run(tmp_path, measured=[Measured("ppo", {}, missing=("sb3 is not installed",))]) == 0
+    assert "ppo: nothing could be compared, so nothing is stored" in capsys.readouterr().out
+    assert json.loads((tmp_path / "speed-ppo.json").read_text())["ratios"] == {"sb3": {"median": 2.0}}
+
+
+def test_a_ratio_may_have_a_clock_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome({"peer": [2.0], "other": [3.0]}, clocks={"other": "the clock"})
+    speed.main([], {"ppo": benchmark("ppo", lambda effort: outcome)}, tmp_path)
+    *_, peer, other = capsys.readouterr().out.splitlines()
+    assert peer.split() == ["ppo", "peer", "2.00", "(2.00..2.00)", "processor", "time"]
+    assert other.split() == ["ppo", "other", "3.00", "(3.00..3.00)", "the", "clock"]
+    stored = json.loads((tmp_path / "speed-ppo.json").read_text())
+    assert (stored["clock"], stored["clocks"]) == ("processor time", {"other": "the clock"})
 
 
 def test_the_order_of_the_sides_alternates() -> None:
@@ -185,13 +207,22 @@ def test_missing_peers_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(lightzero_search, "FOLDER", tmp_path / "lightzero")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     lightzero_search.why_missing.cache_clear()
-    nothing = Effort(0, quick=True)
-    for name in training_speed.CASES:
+    nothing = Effort(0, quick=True, before=tmp_path / "before")
+    said: dict[str, list[str]] = {}
+    for name in CASES:
         outcome = training_speed.measure(name, nothing)
         assert outcome.ratios == {}
-        sb3, cleanrl = outcome.missing
-        assert sb3 == f"stable-baselines3 is not installed: {install_hint('bench')}"
-        assert cleanrl.startswith("CleanRL is not installed in build/cleanrl: see benchmarks/cleanrl_scripts.py")
+        said[name] = [reason.split(": ")[0] for reason in outcome.missing]
+    sb3, sbx, cleanrl = (f"{peer} is not installed" for peer in ("stable-baselines3", "SBX", "CleanRL"))
+    assert said == {
+        **{name: [sb3, sbx, f"{cleanrl} in build/cleanrl"] for name in ("ppo", "dqn", "sac")},
+        **{name: [sb3, sbx] for name in ("ppo-long", "td3")},
+        "ppo-halfcheetah": ["MuJoCo is not installed"],
+        "ppo-pong": ["Atari games are not installed"],
+        "efficientzero": ["no older checkout is there"],
+    }
+    assert training_speed.measure("ppo-long", nothing).missing[1] == f"{sbx}: {install_hint('bench')}"
+    assert seeds_speed.measure(nothing).missing == [f"{sb3}: {install_hint('bench')}"]
     monkeypatch.setattr(search_speed, "RULES", {})
     assert [reason.split(" is ")[0] for reason in search_speed.measure(nothing).missing] == ["mctx", "LightZero"]
     lightzero_search.why_missing.cache_clear()
@@ -242,12 +273,12 @@ def test_cleanrl_gets_the_numbers_of_the_configuration() -> None:
     for words in ("--num-envs 8", "--num-steps 32", "--num-minibatches 1", "--update-epochs 20", "--anneal-lr True"):
         assert words in " ".join(given)
     for name in ("dqn", "sac"):
-        case = training_speed.CASES[name]
+        case = CASES[name]
         settings = (*case.settings, *case.sides["cleanrl"].changes)
         given = cleanrl_scripts.arguments(load_config(preset=case.preset, set_values=settings))
         assert "--learning-starts 1000" in " ".join(given)
     with pytest.raises(ValueError, match=r"CleanRL has no hidden_sizes \(64, 64\), loss huber, max_grad_norm 10.0"):
-        cleanrl_scripts.arguments(load_config(preset="dqn-cartpole", set_values=training_speed.CASES["dqn"].settings))
+        cleanrl_scripts.arguments(load_config(preset="dqn-cartpole", set_values=CASES["dqn"].settings))
 
 
 @pytest.mark.parametrize(
@@ -267,18 +298,20 @@ def test_cleanrl_gets_the_numbers_of_the_configuration() -> None:
     ],
 )
 def test_what_cleanrl_lacks_is_refused(name: str, change: str, problem: str) -> None:
-    case = training_speed.CASES[name]
+    case = CASES[name]
     settings = (*case.settings, *case.sides["cleanrl"].changes, change)
     with pytest.raises(ValueError, match=f"CleanRL has no {problem}"):
         cleanrl_scripts.arguments(load_config(preset=case.preset, set_values=settings))
 
 
-def test_both_sides_can_train_every_case_and_every_point() -> None:
+def test_both_sides_can_train_every_case_and_every_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to where it is
     from peers import make_peer
 
-    for case in training_speed.CASES.values():
-        make_peer(load_config(preset=case.preset, set_values=case.settings))
+    for case in CASES.values():
+        if SB3 in case.sides and not any(map(why_missing, case.needs)):
+            make_peer(case.config(case.sides[SB3], 1, Effort(1), "runs")).get_env().close()
     for row in scaling_speed.points(Effort(1)):
         assert [point.value for point in row] == list(scaling_speed.AXES[row[0].axis])
         for point in row:
@@ -287,13 +320,23 @@ def test_both_sides_can_train_every_case_and_every_point() -> None:
 
 
 def test_rates_leave_out_the_warm_up_and_the_first_update() -> None:
-    marks = training_speed.Marks([0, 10, 11, 12, 15], [0.0, 5.0, 9.0, 10.0, 11.0], [0.0, 1.0, 2.0, 3.0, 10.0])
-    assert marks.rates(warm_up=10) == (4 / 2.0, 4 / 8.0)
+    marks = training_side.Marks([0, 10, 11, 12, 15], [0.0, 5.0, 9.0, 10.0, 11.0], [0.0, 1.0, 2.0, 3.0, 10.0])
+    assert marks.rates(left_out=10) == (4 / 2.0, 4 / 8.0)
+
+
+def test_preparation_is_what_the_first_updates_took_longer_than_later_ones() -> None:
+    # The first counted mark is at step 12, after 30 seconds; two of its steps learned, at four seconds each.
+    seconds = [100.0, 101.0, 102.0, 130.0, 142.0]
+    marks = training_side.Marks([0, 0, 10, 12, 15], seconds, [0.0, 1.0, 2.0, 3.0, 4.0])
+    assert marks.preparation(warm_up=10, left_out=11) == 30 - 2 * 4
+    assert marks.preparation(warm_up=0, left_out=11) == 0  # noise makes no negative time
 
 
 @pytest.mark.parametrize("name", speed.BENCHMARKS)
 def test_what_is_stored_can_be_checked(name: str) -> None:
     path = RESULTS / f"speed-{name}.json"
+    if not path.exists():
+        pytest.skip(f"{name} was not measured yet")
     stored = json.loads(path.read_text())
     assert stored["ratios"]
     assert all(ratio["median"] > 0 for ratio in stored["ratios"].values())
