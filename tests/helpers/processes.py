@@ -210,7 +210,7 @@ def _wait_for_moment(child: Child, moments: random.Random) -> None:
 
 def _wait_for_saving(child: Child, output_dir: Path) -> bool:
     """Wait until the process begins to write a checkpoint; returns whether it did so in time."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     was_saving = True  # one that is being written already has begun before
     while time.monotonic() < deadline and child.poll() is None:
         saving = is_saving(output_dir)
