@@ -20,7 +20,7 @@ from rl_training.algorithms.advantages import explained_variance, generalized_ad
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.params.ppo_params import PPOParams
-from rl_training.data.observations import Observation, index_observation
+from rl_training.data.observations import Observation, index_observation, map_observation
 from rl_training.data.rollout import Rollout
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.exploration import ExplorationMatrices
@@ -28,6 +28,7 @@ from rl_training.models.heads import StateDependentNoiseHead
 from rl_training.models.optimizers import FlatOptimizer
 
 Controls = Mapping[str, float | Tensor]
+FEWEST_ROWS = 256  # evaluated at once; the activations of many images take memory, and time to get it
 KL_MARGIN = 1.5  # how far beyond `target_kl` a minibatch may show the policy before the epochs end
 
 
@@ -221,7 +222,7 @@ class PPO(OnPolicyAlgorithm):
         """Evaluate the rollout under the policy that acted, and compute advantages and value targets."""
         with torch.no_grad():
             observation, action, mask = rollout.flat_observation(), rollout.flat_action(), rollout.flat_mask()
-            log_prob, flat_value = self.evaluate_actions(observation, action, mask)
+            log_prob, flat_value = self._evaluate(observation, action, mask)
             value = flat_value.view(rollout.reward.shape)
             advantage = generalized_advantage(
                 rollout.reward,
@@ -242,6 +243,20 @@ class PPO(OnPolicyAlgorithm):
             advantage=advantage.flatten(),
             target_value=(advantage + value).flatten(),
         )
+
+    def _evaluate(self, observation: Observation, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities [B] and values [B] of a rollout, computed from at most a minibatch at once."""
+        size = max(self.params.minibatch_size or 0, FEWEST_ROWS)
+        parts = [
+            self.evaluate_actions(
+                map_observation(lambda array, at=at: array[at : at + size], observation),
+                action[at : at + size],
+                None if mask is None else mask[at : at + size],
+            )
+            for at in range(0, len(action), size)
+        ]
+        log_prob, value = zip(*parts, strict=True)
+        return torch.cat(log_prob), torch.cat(value)
 
     def evaluate_actions(self, observation: Observation, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities [B] of actions, and the values [B] of the observations."""

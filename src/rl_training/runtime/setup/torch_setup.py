@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import logging
 import os
 from typing import Any
@@ -11,6 +13,22 @@ import torch
 from rl_training.runtime.setup.threads import Threads
 
 logger = logging.getLogger("rl_training")
+
+# Parameters of glibc's malloc(3); the threshold is the largest that it accepts.
+_M_TRIM_THRESHOLD, _KEPT_BYTES = -1, 512 << 20
+_M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 32 << 20
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Have glibc's malloc reuse memory that was freed instead of returning it to the kernel.
+
+    The kernel clears every page that it gives out: a gradient step on images spent a sixth of its time on that.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 class TorchSetup:
@@ -31,6 +49,7 @@ class TorchSetup:
             torch.backends.cudnn.benchmark,
         )
         torch.set_num_threads(self.threads.number)
+        keep_freed_memory()
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
