@@ -48,12 +48,12 @@ class PPOBatch:
         """Return the rows given by `indices`."""
         return PPOBatch(
             observation=index_observation(self.observation, indices),
-            action=self.action[indices],
-            action_mask=None if self.action_mask is None else self.action_mask[indices],
-            log_prob=self.log_prob[indices],
-            value=self.value[indices],
-            advantage=self.advantage[indices],
-            target_value=self.target_value[indices],
+            action=self.action.index_select(0, indices),
+            action_mask=None if self.action_mask is None else self.action_mask.index_select(0, indices),
+            log_prob=self.log_prob.index_select(0, indices),
+            value=self.value.index_select(0, indices),
+            advantage=self.advantage.index_select(0, indices),
+            target_value=self.target_value.index_select(0, indices),
         )
 
 

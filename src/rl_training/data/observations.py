@@ -25,7 +25,8 @@ def map_observation(function: Callable[..., Any], *observations: Any) -> Any:
 
 def index_observation(observation: Observation, indices: Tensor) -> Observation:
     """Return the rows given by `indices`."""
-    return map_observation(lambda array: array[indices], observation)
+    # On images `array[indices]` takes ten times as long.
+    return map_observation(lambda array: array.index_select(0, indices), observation)
 
 
 def to_tensor(observation: NumpyObservation, device: torch.device) -> Observation:

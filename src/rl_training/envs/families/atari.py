@@ -27,7 +27,10 @@ def make_preprocessed(spec: EnvSpec, params: EnvParams, make_kwargs: dict[str, A
         import cv2  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("Atari preprocessing", "atari") from error
-    game = gym.make(spec, max_episode_steps=-1, disable_env_checker=True, frameskip=1, **make_kwargs)
+    # The wrapper reads the screen itself; what the game returns of each skipped frame should cost little.
+    unused = {"obs_type": "grayscale"} if params.grayscale else {}
+    settings = {"frameskip": 1, **unused, **make_kwargs}
+    game = gym.make(spec, max_episode_steps=-1, disable_env_checker=True, **settings)
     env: AnyEnv = AtariPreprocessing(
         game,
         noop_max=params.noop_max,
