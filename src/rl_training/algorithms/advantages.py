@@ -26,12 +26,12 @@ def generalized_advantage(
     next_value = torch.where(truncated, final_value, next_value).masked_fill(terminated, 0.0)
     delta = reward + gamma * next_value - value
     carry = (gamma * gae_lambda) * (~(terminated | truncated)).to(delta.dtype)
-    advantage = torch.empty_like(delta)
     running = torch.zeros_like(last_value)
-    for step in range(delta.shape[0] - 1, -1, -1):
-        running = torch.addcmul(delta[step], carry[step], running)
-        advantage[step] = running
-    return advantage
+    backwards = []
+    for step_delta, step_carry in zip(reversed(delta.unbind()), reversed(carry.unbind()), strict=True):
+        running = torch.addcmul(step_delta, step_carry, running)
+        backwards.append(running)
+    return torch.stack(backwards[::-1])
 
 
 def explained_variance(predicted: Tensor, target: Tensor) -> Tensor:
