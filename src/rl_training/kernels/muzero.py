@@ -8,27 +8,29 @@ from functools import partial
 from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import MuZero
-from rl_training.algorithms.planning.models import NetworkModel
+from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
 from rl_training.kernels import requires
 from rl_training.kernels.search.checked import CheckedModel, Watch
-from rl_training.kernels.search.perceptron_model import Dense, MLPModel
-from rl_training.models.planning.planning_network import Block, PlanningNetwork
+from rl_training.kernels.search.perceptron_layout import Cell, Dense
+from rl_training.kernels.search.perceptron_model import MLPModel
+from rl_training.models.planning.planning_network import Block, PlanningNetwork, ValuePrefix
 
 
 def attach(algorithm: MuZero, kernel: str) -> None:
     """Let compiled code simulate the searches of acting and of learning."""
     requires.own_formula(algorithm, MuZero, "make_model")
     requires.that(algorithm.device.type == "cpu", "the search is compiled for the CPU only")
-    requires.that(not algorithm.params.value_prefix, "the search with a value prefix is not compiled")
     attach_model(algorithm, "model", algorithm.optimizer.values, kernel)
     attach_model(algorithm, "target_model", algorithm.target_values, kernel)
 
 
 def attach_model(algorithm: MuZero, name: str, values: Tensor, kernel: str) -> None:
     """Put the compiled form of a model in its place, checked by its first search."""
-    model = requires.exact(getattr(algorithm, name), NetworkModel)
+    model = requires.exact(getattr(algorithm, name), PrefixModel if algorithm.params.value_prefix else NetworkModel)
     network = requires.exact(model.network, PlanningNetwork)
     requires.exact(network.dynamics, Block)
+    if network.prefix is not None:
+        requires.exact(network.prefix, ValuePrefix)
     compiled = compiled_model(model, Watch(values, network).changed)
     use_compiled = partial(setattr, algorithm, name, compiled)
     checked = CheckedModel(compiled, model, kernel, compile_copy=compiled_model, passed=use_compiled)
@@ -39,13 +41,14 @@ def compiled_model(model: NetworkModel, changed: Callable[[], bool] = lambda: Fa
     """Return a model in the form that is simulated as a whole in compiled code."""
     network = model.network
     return MLPModel(
-        model.initial,
+        network.represent,
         action_rows=network.action_rows,
         dynamics=_layers(network.dynamics),
         reward=[_dense(network.reward[0], "relu"), _dense(network.reward[2])],
         trunk=[_dense(network.trunk, "relu")],
         value=[_dense(network.value)],
         policy=[_dense(network.policy)],
+        cell=None if network.prefix is None else _cell(network.prefix),
         discount=model.discount,
         residual=True,
         rescale=True,
@@ -56,6 +59,11 @@ def compiled_model(model: NetworkModel, changed: Callable[[], bool] = lambda: Fa
 def _layers(block: Block) -> list[Dense]:
     norm = (block.norm.weight, block.norm.bias)
     return [Dense(block.first.weight, block.first.bias, "relu", norm=norm), _dense(block.second)]
+
+
+def _cell(cell: ValuePrefix) -> Cell:
+    names = ("input_weight", "input_bias", "state_weight", "state_bias")
+    return Cell(*map(cell.get_parameter, names), horizon=cell.horizon)  # type: ignore[misc]
 
 
 def _dense(layer: nn.Module, activation: str = "identity") -> Dense:

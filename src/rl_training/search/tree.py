@@ -73,6 +73,16 @@ def make_leaves(batch: int, actions: int) -> Leaves:
     )
 
 
+def trees_of(tree: Tree, first: int, last: int) -> Tree:
+    """Return some of the trees, as views."""
+    return Tree(*(array[first:last] for array in tree[:-1]), scores=tree.scores)  # type: ignore[misc]
+
+
+def leaves_of(leaves: Leaves, first: int, last: int) -> Leaves:
+    """Return the leaves of some of the trees, as views."""
+    return Leaves(*(array[first:last] for array in leaves))
+
+
 class Buffers:
     """Named arrays, kept from search to search and enlarged when a search needs more."""
 

@@ -10,15 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.kernels.search.perceptron_model import RELU
-from rl_training.kernels.search.perceptron_search import (
-    ANY_ORDER,
-    activate,
-    expectation,
-    exponential,
-    multiply,
-    normalize,
-)
+from rl_training.kernels.search.exponentials import expectation, exponential
+from rl_training.kernels.search.perceptron_layout import RELU
+from rl_training.kernels.search.perceptron_search import ANY_ORDER, activate, normalize
+from rl_training.kernels.search.products import multiply
 from rl_training.kernels.search.transformer_model import PackedTransformer, Workspace
 from rl_training.search.compilation import compiled, part
 from rl_training.search.growth import grow, select
@@ -222,7 +217,7 @@ def ask_heads(
     apply(scalar, count, inner, trunk.outputs, answer, weights, activations)
     for row in range(count):
         start = answer + row * scalar.outputs
-        scalars[first + row] = expectation(activations[start : start + scalar.width])
+        scalars[first + row] = expectation(activations, start, scalar.width)
     apply(vector, count, inner, trunk.outputs, answer, weights, activations)
 
 
