@@ -15,13 +15,13 @@ from rl_training.search.tree import Tree
 @part()
 def select_by_puct(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
     """Return the action with the best normalised value plus prior bonus."""
-    scores = tree.scores
+    scores, edges = tree.scores, tree.edges[root, node]
     transform_values(rule.transform, tree, root, node, scores)
     visits = tree.nodes[root, node].visits
     bonus = math.sqrt(visits) * (rule.c_init + math.log((visits + rule.c_base + 1) / rule.c_base))
     best = -1
     for action in range(len(scores)):
-        edge = tree.edges[root, node, action]
+        edge = edges[action]
         scores[action] += bonus * edge.prior / (1 + edge.visits)
         if edge.logit > -math.inf and (best < 0 or scores[action] > scores[best]):
             best = action

@@ -67,7 +67,7 @@ def test_the_compiled_model_with_a_value_prefix_is_the_network(rule: Rule, horiz
     depths = depths_of(searches[0].tree)
     assert depths.max() > 3, "the searches must reach beyond the short horizons"
     expected = np.where(depths % horizon == 0, 0, depths % horizon)
-    np.testing.assert_array_equal(compiled.embeddings[:, -1].reshape(depths.shape), expected)
+    np.testing.assert_array_equal(compiled.embeddings[:, :, -1], expected)
 
 
 @pytest.mark.parametrize("roots", [1, 3, 4, 33, 70])

@@ -106,7 +106,7 @@ def _moved_copy(model: Any) -> Any:
 def _difference(model: SearchModel, root: ModelOutput, tree: Tree, found: np.ndarray | None) -> float:
     """Return the largest difference between the nodes of trees and what a model says of the same states.
 
-    `found` [trees * nodes, ...] are the embeddings of the states, where they are known.
+    `found` [trees, nodes, ...] are the embeddings of the states, where they are known.
     """
     batch, nodes = tree.nodes.shape
     rows = torch.arange(batch)
@@ -119,7 +119,7 @@ def _difference(model: SearchModel, root: ModelOutput, tree: Tree, found: np.nda
         output = model.recurrent(embeddings[rows, parents].clone(), actions)
         embeddings[:, number] = output.embedding
         if found is not None:
-            largest = max(largest, _distance(found[number::nodes], output.embedding))
+            largest = max(largest, _distance(found[:, number], output.embedding))
         largest = max(
             largest,
             _distance(node["network_value"], output.value),

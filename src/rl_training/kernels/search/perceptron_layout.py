@@ -56,10 +56,10 @@ class PackedMLP(NamedTuple):
 
 
 class NodeStates(NamedTuple):
-    """What a model goes on from at each node of the trees."""
+    """What a model goes on from at each node of the trees, in flat arrays."""
 
-    latents: np.ndarray  # [B * N, latent stride]
-    cells: np.ndarray  # [B * N, 2 * cell stride], the recurrent cell's output and memory
+    latents: np.ndarray  # [B * N * latent stride]
+    cells: np.ndarray  # [B * N * 2 * cell stride], the recurrent cell's output and memory
     prefixes: np.ndarray  # [B * N], the rewards since the cell's last reset
     depths: np.ndarray  # [B * N], the steps since then
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +15,17 @@ from rl_training.search.model import ModelOutput
 from rl_training.search.rule import Rule
 from rl_training.search.tree import Buffers, Leaves, Tree, leaves_of, make_leaves, trees_of
 
-ROWS_TOGETHER = 32
+ROWS_TOGETHER = 48
 """Trees are searched so many at a time: what the layers put out for them fits the processor's cache."""
+
+
+class _Searched(NamedTuple):
+    """The trees of the last search and what is known of their states, whole and in the groups that are searched."""
+
+    tree: Tree
+    leaves: Leaves
+    states: NodeStates  # its arrays are [B, N, ...]
+    groups: list[tuple[Tree, Leaves, NodeStates]]
 
 
 class MLPModel:
@@ -91,7 +100,8 @@ class MLPModel:
         self._tensors = layout.tensors
         self._buffers = Buffers()
         self._activations = np.zeros(ROWS_TOGETHER * layout.columns, np.float32)
-        self._states = self._reserve(0, 0)
+        self._roots = make_leaves(0, 0)
+        self._searched: _Searched | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -108,15 +118,16 @@ class MLPModel:
             self.refresh()
         latent = self.represent(observation)
         rows = len(latent)
-        leaves = make_leaves(rows, int(self.packed.layers[self.packed.policy]["width"]))
+        if rows != len(self._roots.values):
+            self._roots = make_leaves(rows, int(self.packed.layers[self.packed.policy]["width"]))
         inputs = np.ascontiguousarray(latent.float().cpu().numpy())
         for first, last in _groups(rows):
-            predict_mlp(self.packed, inputs[first:last], leaves_of(leaves, first, last), self._activations)
+            predict_mlp(self.packed, inputs[first:last], leaves_of(self._roots, first, last), self._activations)
         return ModelOutput(
-            prior_logits=torch.from_numpy(leaves.logits),
-            value=torch.from_numpy(leaves.values),
-            reward=torch.from_numpy(leaves.rewards),
-            discount=torch.from_numpy(leaves.discounts),
+            prior_logits=torch.from_numpy(self._roots.logits.copy()),
+            value=torch.from_numpy(self._roots.values.copy()),
+            reward=torch.from_numpy(self._roots.rewards),
+            discount=torch.from_numpy(self._roots.discounts),
             embedding=latent,
         )
 
@@ -124,42 +135,45 @@ class MLPModel:
         """Run all simulations of a search whose roots are made."""
         from rl_training.kernels.search.perceptron_search import search_mlp
 
-        batch, nodes = tree.nodes.shape
-        self._states = states = self._reserve(batch, nodes)
-        states.latents[::nodes, : self.latent_size] = root.embedding.float().cpu().numpy()
-        for rest in states[1:]:
-            rest[::nodes] = 0.0
-        for first, last in _groups(batch):
-            rows = slice(first * nodes, last * nodes)
-            search_mlp(
-                rule,
-                trees_of(tree, first, last),
-                self.packed,
-                leaves_of(leaves, first, last),
-                NodeStates(*(array[rows] for array in states)),
-                self._activations,
-            )
+        if self._searched is None or self._searched.tree is not tree or self._searched.leaves is not leaves:
+            self._searched = self._prepare(tree, leaves)
+        states = self._searched.states
+        states.latents[:, 0, : self.latent_size] = root.embedding.float().cpu().numpy()
+        states.cells[:, 0] = 0.0
+        states.prefixes[:, 0] = states.depths[:, 0] = 0.0
+        for some_trees, some_leaves, some_states in self._searched.groups:
+            search_mlp(rule, some_trees, self.packed, some_leaves, some_states, self._activations)
 
-    def _reserve(self, batch: int, nodes: int) -> NodeStates:
-        """Return memory for what is known of every node, uninitialised."""
-        array, packed, rows = self._buffers.array, self.packed, batch * nodes
-        return NodeStates(
-            latents=array("latents", np.float32, rows, packed.latent_stride),
-            cells=array("cells", np.float32, rows, 2 * packed.cell_stride),
-            prefixes=array("prefixes", np.float32, rows),
-            depths=array("depths", np.float32, rows),
+    def _prepare(self, tree: Tree, leaves: Leaves) -> _Searched:
+        """Return memory for the states of trees, and the groups of trees that are searched together."""
+        array, packed, shape = self._buffers.array, self.packed, tree.nodes.shape
+        states = NodeStates(
+            latents=array("latents", np.float32, *shape, packed.latent_stride),
+            cells=array("cells", np.float32, *shape, 2 * packed.cell_stride),
+            prefixes=array("prefixes", np.float32, *shape),
+            depths=array("depths", np.float32, *shape),
         )
+        groups = [
+            (
+                trees_of(tree, first, last),
+                leaves_of(leaves, first, last),
+                NodeStates(*(part[first:last].reshape(-1) for part in states)),
+            )
+            for first, last in _groups(len(tree.nodes))
+        ]
+        return _Searched(tree, leaves, states, groups)
 
     @property
     def embeddings(self) -> np.ndarray:
-        """What the last search imagined [trees * nodes, ...], in the order of the torch model's embeddings."""
-        latents, cells, prefixes, depths = self._states
+        """What the last search imagined [trees, nodes, ...], in the order of the torch model's embeddings."""
+        assert self._searched is not None
+        latents, cells, prefixes, depths = self._searched.states
+        latents = latents[:, :, : self.latent_size]
         if not self.cell_size:
-            return latents[:, : self.latent_size]
-        output, memory = (cells[:, start:][:, : self.cell_size] for start in (0, self.packed.cell_stride))
-        return np.concatenate(
-            (latents[:, : self.latent_size], output, memory, prefixes[:, None], depths[:, None]), axis=1
-        )
+            return latents
+        output, memory = np.split(cells, 2, axis=2)
+        cell = output[:, :, : self.cell_size], memory[:, :, : self.cell_size]
+        return np.concatenate((latents, *cell, prefixes[..., None], depths[..., None]), axis=2)
 
 
 def _groups(rows: int) -> list[tuple[int, int]]:

@@ -5,21 +5,19 @@ Weights, biases and activations are flat float32 arrays; `perceptron_layout` lay
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from rl_training.kernels.search.exponentials import expectation, exponential, step_cell
-from rl_training.kernels.search.perceptron_layout import ELU, GELU, RELU, SILU, TANH, NodeStates, PackedMLP
+from rl_training.kernels.compiled.lanes import LANES, load, store
+from rl_training.kernels.search.exponentials import expectation, step_cell
+from rl_training.kernels.search.perceptron_layout import NodeStates, PackedMLP
 from rl_training.kernels.search.products import multiply
+from rl_training.kernels.search.row_functions import activate, add_row, normalize, rescale
 from rl_training.search.compilation import compiled, part
 from rl_training.search.growth import grow, select
 from rl_training.search.rule import Rule
 from rl_training.search.tree import Leaves, Tree
-
-# Sums may be taken in any order; infinities and NaN keep their meaning.
-ANY_ORDER = {"reassoc", "contract", "nsz"}
 
 
 @part()
@@ -40,54 +38,6 @@ def product(layer: Any, rows: int, weights: np.ndarray, activations: np.ndarray)
     )
 
 
-@part(fastmath=ANY_ORDER)
-def activate(values: np.ndarray, activation: int) -> None:
-    """Apply an activation in place."""
-    one, half = np.float32(1.0), np.float32(0.5)
-    if activation == RELU:
-        for index in range(len(values)):
-            values[index] = max(values[index], np.float32(0.0))
-    elif activation == TANH:
-        for index in range(len(values)):
-            values[index] = one - np.float32(2.0) / (exponential(np.float32(2.0) * values[index]) + one)
-    elif activation == ELU:
-        for index in range(len(values)):
-            x = values[index]
-            values[index] = x if x > 0 else exponential(x) - one
-    elif activation == SILU:
-        for index in range(len(values)):
-            values[index] = values[index] / (one + exponential(-values[index]))
-    elif activation == GELU:
-        for index in range(len(values)):
-            values[index] = values[index] * half * (one + np.float32(math.erf(values[index] * math.sqrt(0.5))))
-
-
-@part(fastmath=ANY_ORDER)
-def normalize(values: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> None:
-    """Apply a layer normalisation in place."""
-    mean = np.float32(0.0)
-    for index in range(len(values)):
-        mean += values[index]
-    mean /= np.float32(len(values))
-    variance = np.float32(0.0)
-    for index in range(len(values)):
-        variance += (values[index] - mean) * (values[index] - mean)
-    scale = np.float32(1.0 / math.sqrt(variance / len(values) + 1e-5))
-    for index in range(len(values)):
-        values[index] = (values[index] - mean) * scale * gain[index] + shift[index]
-
-
-@part()
-def rescale(values: np.ndarray) -> None:
-    """Scale to [0, 1] by the smallest and the largest, in place."""
-    low = high = values[0]
-    for index in range(1, len(values)):
-        low, high = min(low, values[index]), max(high, values[index])
-    span = max(high - low, np.float32(1e-5))
-    for index in range(len(values)):
-        values[index] = (values[index] - low) / span
-
-
 @part()
 def run_layers(network: PackedMLP, first: int, last: int, leaves: Leaves, activations: np.ndarray) -> None:
     """Run the layers from `first` to before `last`, for as many rows as there are leaves."""
@@ -96,21 +46,16 @@ def run_layers(network: PackedMLP, first: int, last: int, leaves: Leaves, activa
         layer = network.layers[number]
         product(layer, rows, weights, activations)
         for row in range(rows):
-            start = layer.target * rows + row * layer.outputs
-            values = activations[start : start + layer.width]
+            start, width = layer.target * rows + row * layer.outputs, layer.width
             if layer.action_rows >= 0:
-                action_row = layer.action_rows + leaves.actions[row] * layer.width
-                for index in range(layer.width):
-                    values[index] += weights[action_row + index]
+                add_row(activations, start, weights, layer.action_rows + leaves.actions[row] * width, width)
             if layer.norm >= 0:
-                shift = layer.norm + layer.width
-                normalize(values, weights[layer.norm : shift], weights[shift : shift + layer.width])
-            activate(values, layer.activation)
+                normalize(activations, start, width, weights, layer.norm, layer.norm + width)
+            activate(activations, start, width, layer.activation)
             if layer.residual:
-                for index in range(layer.width):
-                    values[index] += activations[row * network.latent_stride + index]
+                add_row(activations, start, activations, row * network.latent_stride, width)
             if layer.rescale:
-                rescale(values)
+                rescale(activations, start, width)
         if network.cell >= 0 and number == network.cell + 1:
             step_cells(network, rows, activations)
 
@@ -157,22 +102,23 @@ def read_steps(
         leaves.discounts[row] = network.constant_discount
         if network.discount >= 0:
             leaves.discounts[row] = _scalar(network, network.discount, activations, row, rows)
-        copy(activations, latent + row * stride, states.latents[own])
+        copy_row(activations, latent + row * stride, states.latents, own * stride, stride)
         depth = states.depths[above] + np.float32(1.0)
         if depth < network.horizon:
-            copy(activations, after + row * cell, states.cells[own, :cell])
-            copy(activations, after + (rows + row) * cell, states.cells[own, cell:])
+            copy_row(activations, after + row * cell, states.cells, 2 * own * cell, cell)
+            copy_row(activations, after + (rows + row) * cell, states.cells, (2 * own + 1) * cell, cell)
             states.prefixes[own], states.depths[own] = told, depth
         else:  # the cell starts anew
-            states.cells[own, :] = np.float32(0.0)
+            for index in range(2 * own * cell, 2 * (own + 1) * cell):
+                states.cells[index] = 0.0
             states.prefixes[own] = states.depths[own] = np.float32(0.0)
 
 
 @part()
-def copy(source: np.ndarray, start: int, target: np.ndarray) -> None:
-    """Write as many numbers as the target holds."""
-    for index in range(len(target)):
-        target[index] = source[start + index]
+def copy_row(source: np.ndarray, at: int, target: np.ndarray, to: int, width: int) -> None:
+    """Copy a row of whole lanes."""
+    for index in range(0, width, LANES):
+        store(target, to + index, load(source, at + index))
 
 
 @part()
@@ -190,7 +136,8 @@ def predict_mlp(network: PackedMLP, latents: np.ndarray, leaves: Leaves, activat
     rows, layer = len(latents), network.layers[network.latent]
     for row in range(rows):
         start = layer.target * rows + row * layer.outputs
-        copy(latents[row], 0, activations[start : start + layer.width])
+        for index in range(layer.width):
+            activations[start + index] = latents[row, index]
     run_layers(network, network.latent + 1, network.policy + 1, leaves, activations)
     read_predictions(network, leaves, activations)
 
@@ -207,11 +154,9 @@ def search_mlp(
         select(rule, tree, node - 1, leaves)
         for root in range(batch):
             above = leaves.parents[root]
-            copy(states.latents[above], 0, activations[root * stride : (root + 1) * stride])
-            start = before + root * cell
-            copy(states.cells[above], 0, activations[start : start + cell])
-            start += batch * cell
-            copy(states.cells[above], cell, activations[start : start + cell])
+            copy_row(states.latents, above * stride, activations, root * stride, stride)
+            copy_row(states.cells, 2 * above * cell, activations, before + root * cell, cell)
+            copy_row(states.cells, (2 * above + 1) * cell, activations, before + (batch + root) * cell, cell)
         run_layers(network, 0, len(network.layers), leaves, activations)
         read_predictions(network, leaves, activations)
         read_steps(network, node, leaves, states, nodes, activations)

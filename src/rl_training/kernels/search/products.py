@@ -6,78 +6,100 @@ same order, however many rows there are and whichever processor it is.
 
 from __future__ import annotations
 
+from typing import Any
+
 import llvmlite.binding
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from rl_training.kernels.compiled.lanes import LANES, load, multiply_add, number, store
+from rl_training.kernels.compiled.lanes import LANES
 from rl_training.kernels.search.perceptron_layout import TILE
 from rl_training.search.compilation import part
 
-# 32 registers of 16 numbers hold eight sums; 16 registers of 8 numbers hold four, and with eight write some to memory.
-WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+# Registers of 16 numbers hold a tile's sums for six rows; those of 8 numbers, of which there are half as many, half a
+# tile's. More sums than that would be written to memory and read again in every step.
+_VECTORS = 2 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 1
 
 
-@part()
-def four_rows_wide(
-    activations: np.ndarray,
-    at: int,
-    stride: int,
-    to: int,
-    outputs: int,
-    weights: np.ndarray,
-    weight: int,
-    bias: int,
-    inputs: int,
-) -> None:
-    """Multiply four rows with TILE columns of a weight: eight sums of LANES numbers at once."""
-    low0 = low1 = low2 = low3 = load(weights, bias)
-    high0 = high1 = high2 = high3 = load(weights, bias + LANES)
-    for k in range(inputs):
-        low, high = load(weights, weight + TILE * k), load(weights, weight + TILE * k + LANES)
-        x0, x1 = number(activations, at + k), number(activations, at + stride + k)
-        x2, x3 = number(activations, at + 2 * stride + k), number(activations, at + 3 * stride + k)
-        low0, high0 = multiply_add(x0, low, low0), multiply_add(x0, high, high0)
-        low1, high1 = multiply_add(x1, low, low1), multiply_add(x1, high, high1)
-        low2, high2 = multiply_add(x2, low, low2), multiply_add(x2, high, high2)
-        low3, high3 = multiply_add(x3, low, low3), multiply_add(x3, high, high3)
-    store(activations, to, low0)
-    store(activations, to + LANES, high0)
-    store(activations, to + outputs, low1)
-    store(activations, to + outputs + LANES, high1)
-    store(activations, to + 2 * outputs, low2)
-    store(activations, to + 2 * outputs + LANES, high2)
-    store(activations, to + 3 * outputs, low3)
-    store(activations, to + 3 * outputs + LANES, high3)
+def _block_product(rows: int, vectors: int) -> Any:
+    """Return the compiled function that multiplies so many rows with so many vectors of a weight's columns.
+
+    It takes an array of activations, where the rows begin and how far they lie apart, where to write the products and
+    how far those lie apart, an array of weights, where the weight and its bias begin there, and the number of inputs.
+    """
+
+    def product(
+        typing: Any,
+        values: Any,
+        at: Any,
+        stride: Any,
+        to: Any,
+        outputs: Any,
+        weights: Any,
+        weight: Any,
+        bias: Any,
+        inputs: Any,
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+            values, at, stride, to, outputs, weights, weight, bias, inputs = arguments
+            data, parameters = (
+                context.make_array(kind)(context, builder, array).data
+                for kind, array in ((signature.args[0], values), (signature.args[5], weights))
+            )
+
+            def constant(value: int) -> ir.Constant:
+                return ir.Constant(ir.IntType(64), value)
+
+            def address(array: Any, index: Any) -> Any:
+                return builder.bitcast(builder.gep(array, [index]), _VECTOR.as_pointer())
+
+            biases = [
+                builder.load(address(parameters, builder.add(bias, constant(LANES * vector))), align=4)
+                for vector in range(vectors)
+            ]
+            sums = [[cgutils.alloca_once_value(builder, bias) for bias in biases] for _ in range(rows)]
+            starts = [builder.add(at, builder.mul(stride, constant(row))) for row in range(rows)]
+            # A vector's columns lie in the tile `vector // 2`, in its first or its second half.
+            columns = []
+            for vector in range(vectors):
+                tile = builder.mul(inputs, constant(vector * LANES // TILE * TILE))
+                columns.append(builder.add(builder.add(weight, tile), constant(vector * LANES % TILE)))
+            with cgutils.for_range(builder, inputs) as loop:
+                offset = builder.mul(loop.index, constant(TILE))
+                lanes = [builder.load(address(parameters, builder.add(one, offset)), align=4) for one in columns]
+                for row in range(rows):
+                    number = builder.load(builder.gep(data, [builder.add(starts[row], loop.index)]), align=4)
+                    factor = _spread(builder, number)
+                    for vector in range(vectors):
+                        step = builder.fmul(factor, lanes[vector], flags=["contract"])
+                        place = sums[row][vector]
+                        builder.store(builder.fadd(step, builder.load(place), flags=["contract"]), place)
+            for row in range(rows):
+                start = builder.add(to, builder.mul(outputs, constant(row)))
+                for vector in range(vectors):
+                    target = address(data, builder.add(start, constant(LANES * vector)))
+                    builder.store(builder.load(sums[row][vector]), target, align=4)
+            return context.get_dummy_value()
+
+        integers = (types.intp,) * 3
+        return types.void(values, *integers, types.intp, weights, *integers), generate
+
+    return intrinsic(product)
 
 
-@part()
-def four_rows_narrow(
-    activations: np.ndarray,
-    at: int,
-    stride: int,
-    to: int,
-    outputs: int,
-    weights: np.ndarray,
-    weight: int,
-    bias: int,
-    inputs: int,
-) -> None:
-    """Multiply four rows with TILE columns of a weight: four sums of LANES numbers at once."""
-    for lane in range(0, TILE, LANES):
-        sum0 = sum1 = sum2 = sum3 = load(weights, bias + lane)
-        for k in range(inputs):
-            lanes, place = load(weights, weight + TILE * k + lane), at + k
-            sum0 = multiply_add(number(activations, place), lanes, sum0)
-            sum1 = multiply_add(number(activations, place + stride), lanes, sum1)
-            sum2 = multiply_add(number(activations, place + 2 * stride), lanes, sum2)
-            sum3 = multiply_add(number(activations, place + 3 * stride), lanes, sum3)
-        store(activations, to + lane, sum0)
-        store(activations, to + outputs + lane, sum1)
-        store(activations, to + 2 * outputs + lane, sum2)
-        store(activations, to + 3 * outputs + lane, sum3)
+def _spread(builder: Any, number: Any) -> Any:
+    empty, first = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(builder.insert_element(empty, number, first), empty, everywhere)
 
 
-four_rows = four_rows_wide if WIDE else four_rows_narrow
+_six_rows, _four_rows = _block_product(6, _VECTORS), _block_product(4, _VECTORS)
+# Alone, a row has but few sums at once, and each waits for the one before: two tiles together hide that.
+_two_tiles, _one_tile = _block_product(1, 4), _block_product(1, 2)
 
 
 @part()
@@ -91,31 +113,14 @@ def one_row(
     bias: int,
     inputs: int,
 ) -> None:
-    """Multiply one row with the whole weight, two tiles at a time: more sums at once hide the latency of each."""
-    column = 0
-    while column + 2 * TILE <= outputs:
-        first, second = weight + column * inputs, weight + (column + TILE) * inputs
-        low0, high0 = load(weights, bias + column), load(weights, bias + column + LANES)
-        low1, high1 = load(weights, bias + column + TILE), load(weights, bias + column + TILE + LANES)
-        for k in range(inputs):
-            x = number(activations, at + k)
-            low0 = multiply_add(x, load(weights, first + TILE * k), low0)
-            high0 = multiply_add(x, load(weights, first + TILE * k + LANES), high0)
-            low1 = multiply_add(x, load(weights, second + TILE * k), low1)
-            high1 = multiply_add(x, load(weights, second + TILE * k + LANES), high1)
-        store(activations, to + column, low0)
-        store(activations, to + column + LANES, high0)
-        store(activations, to + column + TILE, low1)
-        store(activations, to + column + TILE + LANES, high1)
-        column += 2 * TILE
-    if column < outputs:
-        first = weight + column * inputs
-        low0, high0 = load(weights, bias + column), load(weights, bias + column + LANES)
-        for k in range(inputs):
-            low0 = multiply_add(number(activations, at + k), load(weights, first + TILE * k), low0)
-            high0 = multiply_add(number(activations, at + k), load(weights, first + TILE * k + LANES), high0)
-        store(activations, to + column, low0)
-        store(activations, to + column + LANES, high0)
+    """Multiply one row with the whole weight."""
+    whole = outputs - outputs % (2 * TILE)
+    for column in range(0, whole, 2 * TILE):
+        place = weight + column * inputs
+        _two_tiles(activations, at, 0, to + column, outputs, weights, place, bias + column, inputs)
+    if whole < outputs:
+        place = weight + whole * inputs
+        _one_tile(activations, at, 0, to + whole, outputs, weights, place, bias + whole, inputs)
 
 
 @part()
@@ -132,10 +137,19 @@ def multiply(
     inputs: int,
 ) -> None:
     """Write the rows at `source` times a weight, plus its bias [outputs], to `target`."""
-    together = rows - rows % 4
-    for column in range(0, outputs, TILE):
-        for row in range(0, together, 4):
+    # Rows are taken in sixes and fours, as many of them as possible.
+    together = rows - rows % 2 if rows >= 6 else rows - rows % 4
+    sixes = together // 6 * 6
+    if (together - sixes) % 4 != 0:
+        sixes -= 6
+    for column in range(0, outputs, LANES * _VECTORS):
+        # The tile's beginning, and the half of it.
+        place = weight + column // TILE * TILE * inputs + column % TILE
+        for row in range(0, sixes, 6):
             at, to = source + row * stride, target + row * outputs + column
-            four_rows(activations, at, stride, to, outputs, weights, weight + column * inputs, bias + column, inputs)
+            _six_rows(activations, at, stride, to, outputs, weights, place, bias + column, inputs)
+        for row in range(sixes, together, 4):
+            at, to = source + row * stride, target + row * outputs + column
+            _four_rows(activations, at, stride, to, outputs, weights, place, bias + column, inputs)
     for row in range(together, rows):
         one_row(activations, source + row * stride, target + row * outputs, outputs, weights, weight, bias, inputs)
