@@ -1,4 +1,4 @@
-"""The flags of `train` and `config`, and how they are laid over a file, a preset or an algorithm's defaults."""
+"""The flags of `train` and `config`, and how they override a file, a preset or an algorithm's defaults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def integer_option(flag: str, help: str) -> Any:
-    """Return a typer option that takes a whole number."""
+    """Return a typer option for an integer."""
     return typer.Option(flag, parser=whole_number, metavar="INTEGER", help=help)
 
 
@@ -33,7 +33,7 @@ RunTags = Annotated[
 
 @dataclass(frozen=True)
 class ConfigRequest:
-    """Where a configuration comes from and what the flags change in it."""
+    """The source of a configuration, and the flags that change it."""
 
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A YAML file.")] = None
     preset: Annotated[
@@ -110,10 +110,10 @@ TrustCode = Annotated[
 def _apply_overrides(
     request: ConfigRequest, continue_from: Path | None = None, *, trust_code: bool = False
 ) -> TrainConfig:
-    """Lay the flags and `--set` over the file, the preset or the algorithm's defaults, and validate the result.
+    """Apply the flags and `--set` to the file, the preset or the algorithm's defaults, and validate the result.
 
-    A sweep that is continued has its configuration in its summary, where none of the three is given; `trust_code`
-    says that the code which it names may be executed.
+    If none of the three is given, a continued sweep uses the configuration in its summary; `trust_code` permits the
+    execution of the code that it names.
     """
     from rl_training.experiment.configuration.config_files import load_config
     from rl_training.experiment.sweeps import parse_seeds
@@ -176,7 +176,7 @@ def _jobs(text: str | None) -> int | str | None:
 
 
 def _algorithm_and_environment(request: ConfigRequest) -> dict[str, Any]:
-    """Return the configuration that `--algo` and `--env` make, which belong together and to nothing else."""
+    """Return the configuration made of `--algo` and `--env`, which must be given together, without another source."""
     if request.config is not None or request.preset is not None:
         source = "--preset" if request.config is None else "--config"
         given, key = ("--env", "env_id") if request.algo is None else ("--algo", "algo")

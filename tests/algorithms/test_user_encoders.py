@@ -175,9 +175,9 @@ REASONS = {
     "discrete_sac": "DiscreteSAC has no kernel",
     "tqc": "quantile critics have no written-out gradient",
     "crossq": "critics without targets have no written-out gradient",
-    "c51": "distributional values have no compiled gradient",
-    "qr_dqn": "distributional values have no compiled gradient",
-    "rainbow": "distributional values have no compiled gradient",
+    "c51": "the encoder has weights",
+    "qr_dqn": "the encoder has weights",
+    "rainbow": "the encoder has weights",
 }
 
 
@@ -312,7 +312,7 @@ def test_two_networks_with_the_same_weights_are_refused(directory: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        (["encoder_kwargs.width=3"], "algo_kwargs.encoder_kwargs: there is no encoder that takes them"),
+        (["encoder_kwargs.width=3"], "algo_kwargs.encoder_kwargs: there is no encoder to pass them to"),
         (["encoder=Vector"], "algo_kwargs.encoder: `Vector` names no module; write package.module:NAME"),
         (["encoder='my_nets:'"], "algo_kwargs.encoder: `my_nets:` names no module"),
         (["encoder=nothing:Here"], "algo_kwargs.encoder: cannot import `nothing` of `nothing:Here`"),

@@ -31,7 +31,7 @@ def test_every_step_is_that_of_gymnasium(sutton_barto_reward: bool) -> None:
         np.testing.assert_array_equal(step.truncated, truncated)
         ends += len(step.episodes)
         for episode in step.episodes:
-            assert np.abs(step.obs[episode.env_index]).max() <= 0.05
+            assert np.abs(np.asarray(step.obs)[episode.env_index]).max() <= 0.05
     assert ends > 20
 
 

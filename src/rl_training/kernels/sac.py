@@ -14,7 +14,7 @@ from rl_training.kernels.checks import replace_gradient
 from rl_training.kernels.continuous import CriticPasses, Sample, SquashedActorPasses
 
 
-def attach(algorithm: SAC, kernel: str) -> None:
+def attach(algorithm: SAC, kernel: str, updates: float | None) -> None:
     """Replace the gradients by written-out ones."""
     requires.own_formula(algorithm, SAC, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
     requires.own_functions(sac, "critic_loss", "actor_loss", "soft_target")

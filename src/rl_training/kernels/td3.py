@@ -13,7 +13,7 @@ from rl_training.kernels.checks import replace_gradient
 from rl_training.kernels.continuous import CriticPasses, DeterministicActorPasses
 
 
-def attach(algorithm: TD3, kernel: str) -> None:
+def attach(algorithm: TD3, kernel: str, updates: float | None) -> None:
     """Replace the gradients by written-out ones."""
     requires.own_formula(algorithm, TD3, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
     requires.own_functions(td3, "td3_target", "td3_critic_loss", "td3_actor_loss")

@@ -15,7 +15,7 @@ from rl_training.errors import CheckpointError
 
 
 class VectorCartPole:
-    """All poles in one array; ended rows are reset in the step that ended them.
+    """All environments in one array; rows that end are reset in the same step.
 
     Gymnasium's own vector environment gives the constants. Its step, which checks spaces and resets poles a step late,
     takes several times as long as the equations, which are written here in the same order and so give the same bits.
@@ -35,7 +35,7 @@ class VectorCartPole:
         self._started = False
 
     def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
-        """Start every pole; all share one generator, made from all the seeds."""
+        """Reset all environments; they share one generator, seeded by all the seeds."""
         if len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
         self._random = np.random.default_rng([int(seed) for seed in seeds])

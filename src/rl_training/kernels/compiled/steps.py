@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rl_training.kernels.compiled.lanes import LANES, load, root, spread, store, total, where_above
-from rl_training.models.optimizers import ADAM_BETA2, NEGLIGIBLE, RMSPROP_DECAY, STEPS_BETWEEN_SWEEPS
+from rl_training.models.optimizers import ADAM_BETA2, NEGLIGIBLE, RMSPROP_DECAY, STEPS_BETWEEN_FLUSHES
 from rl_training.search.compilation import part
 
 
@@ -47,7 +47,7 @@ def adam(
     rate = spread(np.float32(learning_rate / (1.0 - beta1**step)))
     correction = spread(np.float32(1.0 / math.sqrt(1.0 - ADAM_BETA2**step)))
     epsilon = spread(np.float32(eps))
-    for index in range(0, size, LANES):
+    for index in range(0, size - size % LANES, LANES):
         grad = load(gradient, index) * scale
         first = load(mean, index)
         first = first + (grad - first) * blend
@@ -55,9 +55,15 @@ def adam(
         store(mean, index, first)
         store(square, index, second)
         store(values, index, load(values, index) - rate * first / (root(second) * correction + epsilon))
-    if step % STEPS_BETWEEN_SWEEPS == 0:
-        sweep(mean, size)
-        sweep(square, size)
+    for index in range(size - size % LANES, size):
+        one = gradient[index] * np.float32(factor)
+        mean[index] += (one - mean[index]) * np.float32(1.0 - beta1)
+        square[index] = square[index] * np.float32(ADAM_BETA2) + one * one * np.float32(1.0 - ADAM_BETA2)
+        deviation = math.sqrt(square[index]) * np.float32(1.0 / math.sqrt(1.0 - ADAM_BETA2**step)) + np.float32(eps)
+        values[index] -= np.float32(learning_rate / (1.0 - beta1**step)) * mean[index] / deviation
+    if step % STEPS_BETWEEN_FLUSHES == 0:
+        flush_subnormals(mean, size)
+        flush_subnormals(square, size)
 
 
 @part()
@@ -74,14 +80,17 @@ def rmsprop(
         second = load(square, index) * keep + grad * grad * add
         store(square, index, second)
         store(values, index, load(values, index) - rate * grad / (root(second) + epsilon))
-    if step % STEPS_BETWEEN_SWEEPS == 0:
-        sweep(square, size)
+    if step % STEPS_BETWEEN_FLUSHES == 0:
+        flush_subnormals(square, size)
 
 
 @part()
-def sweep(statistics: np.ndarray, size: int) -> None:
+def flush_subnormals(statistics: np.ndarray, size: int) -> None:
     """Set statistics that have decayed to nothing to zero, before they become subnormal."""
     limit, zero = spread(np.float32(NEGLIGIBLE)), spread(0.0)
-    for index in range(0, size, LANES):
+    for index in range(0, size - size % LANES, LANES):
         lanes = load(statistics, index)
         store(statistics, index, where_above(limit, where_above(zero, lanes, zero - lanes, lanes), zero, lanes))
+    for index in range(size - size % LANES, size):
+        if abs(statistics[index]) < NEGLIGIBLE:
+            statistics[index] = 0.0

@@ -1,4 +1,4 @@
-"""Metrics between two log rows: means of what updates report, kept as tensors until they are logged."""
+"""Metrics between two log rows: means over updates, kept as tensors until they are logged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,33 +16,40 @@ from rl_training.errors import NonFiniteError, RunFailure
 EPISODE_WINDOW = 100
 WALL_CLOCK_FIELDS = ("steps_per_second", "time_collect", "time_update", "time_eval")
 RESERVED_FIELDS = ("event", "global_step", "update_count", *WALL_CLOCK_FIELDS)
-"""What a row holds besides metrics."""
+"""Keys of a row that are not metrics."""
 
 
 class RunningMeans:
-    """Sums of named scalars; reading them is the only host synchronisation."""
+    """Sums of named scalars; reading them is the only host synchronisation.
+
+    What lies on the host already is summed there, with the rounding of tensors at a fraction of their cost.
+    """
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor | np.float32] = {}
         self._counts: dict[str, int] = {}
 
     @property
     def names(self) -> Iterable[str]:
-        """The scalars that were reported since the last `clear`."""
+        """Names of the scalars reported since the last `clear`."""
         return self._sums.keys()
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add one report."""
         for name, value in metrics.items():
-            if name in self._sums:
-                self._sums[name] = self._sums[name] + (value.detach() if value.requires_grad else value)
+            total = self._sums.get(name)
+            if isinstance(total, np.float32):
+                self._sums[name] = total + np.float32(value.item())
                 self._counts[name] += 1
-            else:
-                self._sums[name] = self._checked(name, value).detach()
+            elif total is None:
+                self._sums[name] = _on_host(self._checked(name, value).detach())
                 self._counts[name] = 1
+            else:
+                self._sums[name] = _on_host(total + value.detach())
+                self._counts[name] += 1
 
     def _checked(self, name: str, value: Any) -> Tensor:
-        """Refuse what an algorithm of the user's own may take for a metric."""
+        """Raise an error for values that are not scalar tensors, as a user's algorithm may return."""
         if not isinstance(value, Tensor) or value.numel() != 1 or value.dim():
             what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise RunFailure(
@@ -59,7 +67,7 @@ class RunningMeans:
         return {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
 
     def check_finite(self, step: int) -> None:
-        """Raise where a scalar is NaN or infinite, naming it and the step."""
+        """Raise an error that names the scalars that are NaN or infinite, and the step."""
         if not self._sums:
             return
         finite = self._stacked().isfinite()
@@ -72,27 +80,37 @@ class RunningMeans:
             )
 
     def _stacked(self) -> Tensor:
-        """Return the sums as one tensor; those of a checkpoint lie on the CPU until they are reported again."""
-        sums = self._sums.values()
+        """Return the sums as one tensor; those from a checkpoint are on the CPU until they are reported again."""
+        sums = self._tensors().values()
         device = next((value.device for value in sums if value.device.type != "cpu"), torch.device("cpu"))
         return torch.stack([value.to(device, torch.float32) for value in sums])
 
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: torch.as_tensor(value) for name, value in self._sums.items()}
+
     def clear(self) -> None:
-        """Start anew after a row was logged."""
+        """Reset after a row was logged."""
         self._sums.clear()
         self._counts.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was reported since the last row."""
-        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+        """Return the sums since the last row."""
+        return {"sums": self._tensors(), "counts": dict(self._counts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on summing."""
+        """Restore the sums."""
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
 
 
+def _on_host(value: Tensor) -> Tensor | np.float32:
+    """Return a tensor, or the number that it is where nobody has to wait for it."""
+    if value.device.type == "cpu" and value.dtype == torch.float32:
+        return np.float32(value.item())
+    return value
+
+
 class Stopwatch:
-    """Adds the time of a block to a sum; a class, since a generator's block costs as much as a small product."""
+    """Adds the time of a block to a sum; a class, because a generator would cost as much as a small product."""
 
     def __init__(self, sums: dict[str, float], name: str) -> None:
         self._sums, self._name = sums, name
@@ -133,6 +151,6 @@ class EpisodeStatistics:
         return {"count": self.count, "latest": [list(episode) for episode in self._latest]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put the window back."""
+        """Restore the window."""
         self.count = state["count"]
         self._latest = deque(((value, length) for value, length in state["latest"]), maxlen=EPISODE_WINDOW)
