@@ -156,8 +156,8 @@ def test_memory_of_a_search_does_not_grow_with_its_simulations(rule: Rule) -> No
 def test_compiled_arithmetic_is_exact_to_single_precision() -> None:
     from numba import njit
 
+    from rl_training.kernels.compiled import exponentials
     from rl_training.kernels.compiled.lanes import LANES, load, store
-    from rl_training.kernels.search import exponentials
 
     @njit
     def one_by_one(values: np.ndarray, powers: np.ndarray) -> None:
@@ -184,7 +184,7 @@ def test_compiled_arithmetic_is_exact_to_single_precision() -> None:
 def test_expectations_are_those_of_torch(atoms: int) -> None:
     from numba import njit
 
-    from rl_training.kernels.search.exponentials import expectation
+    from rl_training.kernels.search.network_outputs import expectation
 
     logits = 5 * torch.randn(6, atoms, generator=torch.Generator().manual_seed(atoms))
     logits[1:3] -= 1000.0  # only differences count

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.kernels.compiled.lanes import LANES, load, store
-from rl_training.kernels.search.exponentials import expectation, step_cell
+from rl_training.kernels.search.network_outputs import expectation, step_cell
 from rl_training.kernels.search.perceptron_layout import NodeStates, PackedMLP
 from rl_training.kernels.search.products import multiply
 from rl_training.kernels.search.row_functions import activate, add_row, normalize, rescale

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.kernels.search.exponentials import expectation, exponential
+from rl_training.kernels.compiled.exponentials import exponential
+from rl_training.kernels.search.network_outputs import expectation
 from rl_training.kernels.search.perceptron_layout import RELU
 from rl_training.kernels.search.products import multiply
 from rl_training.kernels.search.row_functions import ANY_ORDER, activate, normalize
