@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +13,10 @@ from torch import Tensor
 from rl_training.kernels.search.perceptron_layout import LAYER, Cell, Dense, Layout, NodeStates, PackedMLP, padded
 from rl_training.search.model import ModelOutput
 from rl_training.search.rule import Rule
-from rl_training.search.tree import Buffers, Leaves, Tree, leaves_of, make_leaves, trees_of
+from rl_training.search.tree import Buffers, Leaves, Tree, make_leaves
 
 ROWS_TOGETHER = 48
 """Trees are searched so many at a time: what the layers put out for them fits the processor's cache."""
-
-
-class _Searched(NamedTuple):
-    """The trees of the last search and what is known of their states, whole and in the groups that are searched."""
-
-    tree: Tree
-    leaves: Leaves
-    states: NodeStates  # its arrays are [B, N, ...]
-    groups: list[tuple[Tree, Leaves, NodeStates]]
 
 
 class MLPModel:
@@ -101,7 +92,8 @@ class MLPModel:
         self._buffers = Buffers()
         self._activations = np.zeros(ROWS_TOGETHER * layout.columns, np.float32)
         self._roots = make_leaves(0, 0)
-        self._searched: _Searched | None = None
+        self._shape = (0, 0)
+        self._states: NodeStates
         self.refresh()
 
     def refresh(self) -> None:
@@ -121,8 +113,7 @@ class MLPModel:
         if rows != len(self._roots.values):
             self._roots = make_leaves(rows, int(self.packed.layers[self.packed.policy]["width"]))
         inputs = np.ascontiguousarray(latent.float().cpu().numpy())
-        for first, last in _groups(rows):
-            predict_mlp(self.packed, inputs[first:last], leaves_of(self._roots, first, last), self._activations)
+        predict_mlp(self.packed, inputs, self._roots, self._activations, _together(rows))
         return ModelOutput(
             prior_logits=torch.from_numpy(self._roots.logits.copy()),
             value=torch.from_numpy(self._roots.values.copy()),
@@ -135,49 +126,32 @@ class MLPModel:
         """Run all simulations of a search whose roots are made."""
         from rl_training.kernels.search.perceptron_search import search_mlp
 
-        if self._searched is None or self._searched.tree is not tree or self._searched.leaves is not leaves:
-            self._searched = self._prepare(tree, leaves)
-        states = self._searched.states
-        states.latents[:, 0, : self.latent_size] = root.embedding.float().cpu().numpy()
-        states.cells[:, 0] = 0.0
-        states.prefixes[:, 0] = states.depths[:, 0] = 0.0
-        for some_trees, some_leaves, some_states in self._searched.groups:
-            search_mlp(rule, some_trees, self.packed, some_leaves, some_states, self._activations)
-
-    def _prepare(self, tree: Tree, leaves: Leaves) -> _Searched:
-        """Return memory for the states of trees, and the groups of trees that are searched together."""
-        array, packed, shape = self._buffers.array, self.packed, tree.nodes.shape
-        states = NodeStates(
-            latents=array("latents", np.float32, *shape, packed.latent_stride),
-            cells=array("cells", np.float32, *shape, 2 * packed.cell_stride),
-            prefixes=array("prefixes", np.float32, *shape),
-            depths=array("depths", np.float32, *shape),
+        self._shape = batch, nodes = tree.nodes.shape
+        array, packed = self._buffers.array, self.packed
+        self._states = states = NodeStates(
+            latents=array("latents", np.float32, batch * nodes * packed.latent_stride),
+            cells=array("cells", np.float32, batch * nodes * 2 * packed.cell_stride),
+            prefixes=array("prefixes", np.float32, batch * nodes),
+            depths=array("depths", np.float32, batch * nodes),
         )
-        groups = [
-            (
-                trees_of(tree, first, last),
-                leaves_of(leaves, first, last),
-                NodeStates(*(part[first:last].reshape(-1) for part in states)),
-            )
-            for first, last in _groups(len(tree.nodes))
-        ]
-        return _Searched(tree, leaves, states, groups)
+        latents, cells, prefixes, depths = (part.reshape(batch, nodes, -1) for part in states)
+        latents[:, 0, : self.latent_size] = root.embedding.float().cpu().numpy()
+        cells[:, 0] = prefixes[:, 0] = depths[:, 0] = 0.0
+        search_mlp(rule, tree, packed, leaves, states, self._activations, _together(batch))
 
     @property
     def embeddings(self) -> np.ndarray:
         """What the last search imagined [trees, nodes, ...], in the order of the torch model's embeddings."""
-        assert self._searched is not None
-        latents, cells, prefixes, depths = self._searched.states
+        latents, cells, prefixes, depths = (part.reshape(*self._shape, -1) for part in self._states)
         latents = latents[:, :, : self.latent_size]
         if not self.cell_size:
             return latents
         output, memory = np.split(cells, 2, axis=2)
         cell = output[:, :, : self.cell_size], memory[:, :, : self.cell_size]
-        return np.concatenate((latents, *cell, prefixes[..., None], depths[..., None]), axis=2)
+        return np.concatenate((latents, *cell, prefixes, depths), axis=2)
 
 
-def _groups(rows: int) -> list[tuple[int, int]]:
-    """Return the beginnings and ends of groups of nearly equal size, whole fours but for the last."""
-    count = -(-rows // ROWS_TOGETHER)
-    size = -(-rows // (4 * max(count, 1))) * 4
-    return [(first, min(first + size, rows)) for first in range(0, rows, size)] if rows else []
+def _together(rows: int) -> int:
+    """Return how many rows to take at a time, in groups of nearly equal size: whole fours."""
+    groups = max(-(-rows // ROWS_TOGETHER), 1)
+    return max(-(-rows // (4 * groups)), 1) * 4

@@ -17,7 +17,7 @@ from rl_training.kernels.search.row_functions import activate, add_row, normaliz
 from rl_training.search.compilation import compiled, part
 from rl_training.search.growth import grow, select
 from rl_training.search.rule import Rule
-from rl_training.search.tree import Leaves, Tree
+from rl_training.search.tree import Leaves, Tree, leaves_of, trees_of
 
 
 @part()
@@ -131,22 +131,42 @@ def _scalar(network: PackedMLP, index: int, activations: np.ndarray, row: int, r
 
 
 @compiled
-def predict_mlp(network: PackedMLP, latents: np.ndarray, leaves: Leaves, activations: np.ndarray) -> None:
-    """Write the values and policies of latents [B, latent] into `leaves`; `activations` is scratch memory."""
-    rows, layer = len(latents), network.layers[network.latent]
-    for row in range(rows):
-        start = layer.target * rows + row * layer.outputs
-        for index in range(layer.width):
-            activations[start + index] = latents[row, index]
-    run_layers(network, network.latent + 1, network.policy + 1, leaves, activations)
-    read_predictions(network, leaves, activations)
+def predict_mlp(
+    network: PackedMLP, latents: np.ndarray, leaves: Leaves, activations: np.ndarray, together: int
+) -> None:
+    """Write the values and policies of latents [B, latent] into `leaves`, so many rows at a time.
+
+    `activations` is scratch memory.
+    """
+    layer = network.layers[network.latent]
+    for first in range(0, len(latents), together):
+        some = leaves_of(leaves, first, min(first + together, len(latents)))
+        rows = len(some.values)
+        for row in range(rows):
+            start = layer.target * rows + row * layer.outputs
+            for index in range(layer.width):
+                activations[start + index] = latents[first + row, index]
+        run_layers(network, network.latent + 1, network.policy + 1, some, activations)
+        read_predictions(network, some, activations)
 
 
-@compiled
-def search_mlp(
+@part()
+def states_of(network: PackedMLP, states: NodeStates, first: int, last: int) -> NodeStates:
+    """Return the states of some of the nodes, as views."""
+    stride, cell = network.latent_stride, 2 * network.cell_stride
+    return NodeStates(
+        states.latents[first * stride : last * stride],
+        states.cells[first * cell : last * cell],
+        states.prefixes[first:last],
+        states.depths[first:last],
+    )
+
+
+@part()
+def grow_trees(
     rule: Rule, tree: Tree, network: PackedMLP, leaves: Leaves, states: NodeStates, activations: np.ndarray
 ) -> None:
-    """Run a whole search: `states` holds those of the roots, `activations` is scratch memory."""
+    """Run all simulations of some trees."""
     batch, nodes = tree.nodes.shape
     stride, cell = network.latent_stride, network.cell_stride
     before = network.cell_before * batch
@@ -161,3 +181,27 @@ def search_mlp(
         read_predictions(network, leaves, activations)
         read_steps(network, node, leaves, states, nodes, activations)
         grow(tree, node, leaves)
+
+
+@compiled
+def search_mlp(
+    rule: Rule,
+    tree: Tree,
+    network: PackedMLP,
+    leaves: Leaves,
+    states: NodeStates,
+    activations: np.ndarray,
+    together: int,
+) -> None:
+    """Run a whole search, so many trees at a time: `states` holds those of the roots, `activations` is scratch."""
+    batch, nodes = tree.nodes.shape
+    for first in range(0, batch, together):
+        last = min(first + together, batch)
+        grow_trees(
+            rule,
+            trees_of(tree, first, last),
+            network,
+            leaves_of(leaves, first, last),
+            states_of(network, states, first * nodes, last * nodes),
+            activations,
+        )
