@@ -11,7 +11,7 @@ from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
 from rl_training.kernels.checks import KernelMismatch
 from rl_training.kernels.door import attach
 from rl_training.kernels.muzero import compiled_model
-from rl_training.kernels.search.perceptron_model import MLPModel
+from rl_training.kernels.search.perceptron_model import ROWS_TOGETHER, MLPModel
 from rl_training.models.planning.planning_network import ValuePrefix, rescale
 from rl_training.models.planning.scalar_support import expected_scalar
 from rl_training.search.gumbel import Gumbel
@@ -63,7 +63,9 @@ def test_the_compiled_model_is_the_network(rule: Rule, discount: float) -> None:
 def test_the_compiled_model_with_a_value_prefix_is_the_network(rule: Rule, horizon: int) -> None:
     network = make_network(prefix_horizon=horizon)
     model = PrefixModel(network, 0.9)
-    searches = assert_alike(rule, compiled := compiled_model(model), model)
+    compiled = compiled_model(model)
+    compiled.keeps_embeddings = True
+    searches = assert_alike(rule, compiled, model)
     depths = depths_of(searches[0].tree)
     assert depths.max() > 3, "the searches must reach beyond the short horizons"
     expected = np.where(depths % horizon == 0, 0, depths % horizon)
@@ -79,6 +81,19 @@ def test_prefixes_are_searched_alike_for_any_number_of_roots(roots: int, masked:
         legal = np.random.default_rng(0).random((roots, ACTIONS)) < 0.5
         legal[np.arange(roots), np.arange(roots) % ACTIONS] = True
     assert_alike(Puct(), compiled_model(model), model, roots=roots, legal=legal)
+
+
+def test_trees_are_the_same_whether_embeddings_are_kept_or_not() -> None:
+    model = PrefixModel(make_network(prefix_horizon=2), 0.9)
+    observation = torch.randn(130, 3, generator=generator(9))
+    trees = []
+    for keeps in (False, True):
+        compiled = compiled_model(model)
+        compiled.keeps_embeddings = keeps
+        trees.append(found_by(compiled, Puct(), observation)[0].tree)
+    assert len(observation) > ROWS_TOGETHER, "there must be several groups"
+    assert trees[0].nodes.tobytes() == trees[1].nodes.tobytes()
+    assert compiled.embeddings.shape[:2] == trees[1].nodes.shape
 
 
 def depths_of(tree: Tree) -> np.ndarray:

@@ -78,11 +78,13 @@ class CheckedModel:
 
     def simulate(self, rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None:
         """Run all simulations and compare every state of the trees."""
+        self.compiled.keeps_embeddings = True
         self.compiled.simulate(rule, tree, leaves, root)
         difference = max(
             _distance(root.prior_logits.softmax(-1).numpy(), self._root.prior_logits.softmax(-1)),
             _difference(self.model, self._root, tree, getattr(self.compiled, "embeddings", None)),
         )
+        self.compiled.keeps_embeddings = False
         if not difference <= TOLERANCE and np.isfinite(tree.nodes["network_value"]).all():
             what = f"values, rewards or policies of this run's first search ({difference:.1e})"
             raise KernelMismatch(self.kernel, what)

@@ -92,6 +92,8 @@ class MLPModel:
         self._buffers = Buffers()
         self._activations = np.zeros(ROWS_TOGETHER * layout.columns, np.float32)
         self._roots = make_leaves(0, 0)
+        self.keeps_embeddings = False
+        """Whether `embeddings` can be read after a search; without, the memory of a few trees is used again."""
         self._shape = (0, 0)
         self._states: NodeStates
         self.refresh()
@@ -127,21 +129,21 @@ class MLPModel:
         from rl_training.kernels.search.perceptron_search import search_mlp
 
         self._shape = batch, nodes = tree.nodes.shape
-        array, packed = self._buffers.array, self.packed
-        self._states = states = NodeStates(
-            latents=array("latents", np.float32, batch * nodes * packed.latent_stride),
-            cells=array("cells", np.float32, batch * nodes * 2 * packed.cell_stride),
-            prefixes=array("prefixes", np.float32, batch * nodes),
-            depths=array("depths", np.float32, batch * nodes),
+        together, array, packed = _together(batch), self._buffers.array, self.packed
+        rows = nodes * (batch if self.keeps_embeddings else min(together, batch))
+        self._states = NodeStates(
+            latents=array("latents", np.float32, rows * packed.latent_stride),
+            cells=array("cells", np.float32, rows * 2 * packed.cell_stride),
+            prefixes=array("prefixes", np.float32, rows),
+            depths=array("depths", np.float32, rows),
         )
-        latents, cells, prefixes, depths = (part.reshape(batch, nodes, -1) for part in states)
-        latents[:, 0, : self.latent_size] = root.embedding.float().cpu().numpy()
-        cells[:, 0] = prefixes[:, 0] = depths[:, 0] = 0.0
-        search_mlp(rule, tree, packed, leaves, states, self._activations, _together(batch))
+        roots = np.ascontiguousarray(root.embedding.float().cpu().numpy())
+        search_mlp(rule, tree, packed, leaves, roots, self._states, self._activations, together)
 
     @property
     def embeddings(self) -> np.ndarray:
         """What the last search imagined [trees, nodes, ...], in the order of the torch model's embeddings."""
+        assert self.keeps_embeddings
         latents, cells, prefixes, depths = (part.reshape(*self._shape, -1) for part in self._states)
         latents = latents[:, :, : self.latent_size]
         if not self.cell_size:

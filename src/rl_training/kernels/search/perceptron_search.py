@@ -163,6 +163,18 @@ def states_of(network: PackedMLP, states: NodeStates, first: int, last: int) -> 
 
 
 @part()
+def write_roots(network: PackedMLP, roots: np.ndarray, first: int, states: NodeStates, batch: int, nodes: int) -> None:
+    """Write the states of roots, whose latents are those from `first` on: a recurrent cell is empty."""
+    for root in range(batch):
+        node = root * nodes
+        for index in range(roots.shape[1]):
+            states.latents[node * network.latent_stride + index] = roots[first + root, index]
+        for index in range(2 * node * network.cell_stride, 2 * (node + 1) * network.cell_stride):
+            states.cells[index] = 0.0
+        states.prefixes[node] = states.depths[node] = np.float32(0.0)
+
+
+@part()
 def grow_trees(
     rule: Rule, tree: Tree, network: PackedMLP, leaves: Leaves, states: NodeStates, activations: np.ndarray
 ) -> None:
@@ -189,19 +201,21 @@ def search_mlp(
     tree: Tree,
     network: PackedMLP,
     leaves: Leaves,
+    roots: np.ndarray,
     states: NodeStates,
     activations: np.ndarray,
     together: int,
 ) -> None:
-    """Run a whole search, so many trees at a time: `states` holds those of the roots, `activations` is scratch."""
+    """Run a whole search from latents [B, latent], so many trees at a time.
+
+    `states` are of the nodes of all trees, or of so many trees: each group then overwrites those of the one before.
+    `activations` is scratch memory.
+    """
     batch, nodes = tree.nodes.shape
+    kept = len(states.depths) == batch * nodes
     for first in range(0, batch, together):
         last = min(first + together, batch)
-        grow_trees(
-            rule,
-            trees_of(tree, first, last),
-            network,
-            leaves_of(leaves, first, last),
-            states_of(network, states, first * nodes, last * nodes),
-            activations,
-        )
+        begin = first * nodes if kept else 0
+        some = states_of(network, states, begin, begin + (last - first) * nodes)
+        write_roots(network, roots, first, some, last - first, nodes)
+        grow_trees(rule, trees_of(tree, first, last), network, leaves_of(leaves, first, last), some, activations)
