@@ -30,6 +30,7 @@ from rl_training.algorithms.td3 import TD3, TD3Params
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.runs import read_metadata
+from rl_training.kernels.search import perceptron_search
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.continuous import DeterministicActor, SquashedActor, StackedCritic
 from rl_training.models.planning.planning_network import PlanningNetwork
@@ -198,6 +199,25 @@ def test_layer_norm_inside_of_a_built_in_network_ends_the_run_at_its_first_check
     assert "Traceback" not in answer.err
     assert read_metadata(only_run(Path("runs")))["status"] == "failed"
     assert axiomrl(*command, "--set", "acceleration=off").status == 0
+
+
+@pytest.mark.parametrize("algo", PLANNERS)
+def test_searches_run_in_compiled_code_unless_switched_off(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+    original = perceptron_search.search_mlp
+
+    def search(*arguments: Any) -> None:
+        searched.append(1)
+        original(*arguments)
+
+    monkeypatch.setattr(perceptron_search, "search_mlp", search)
+    train(config_of(algo, tmp_path, acceleration="off"))
+    assert not searched
+    result = train(config_of(algo, tmp_path, acceleration="auto"))
+    steps = result.metrics["global_step"] // config_of(algo, tmp_path).num_envs
+    assert len(searched) >= steps, "a search goes before every step"
 
 
 @pytest.mark.parametrize("algo", KERNELS)

@@ -110,7 +110,7 @@ def test_a_layer_must_fit_the_one_before() -> None:
     model.policy, model.trunk = model.policy, []
     with pytest.raises(ValueError, match="40 inputs follows 20 outputs"):
         type(model.compiled)(
-            model.initial,
+            lambda observation: observation,
             action_rows=model.rows,
             dynamics=model.dynamics,
             reward=model.reward,

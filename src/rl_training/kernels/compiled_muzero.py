@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import MuZero
 from rl_training.algorithms.planning.unroll import UnrollBatch
-from rl_training.data.observations import Observation
 from rl_training.kernels.checks import compare
 from rl_training.kernels.compiled import unroll as compiled
 from rl_training.kernels.compiled.affine import LAYER
@@ -42,7 +41,7 @@ class CompiledUnroll:
             consistency_coef=float(params.consistency_coef),
         )
         self._flat, self._gradient = optimizer.values.numpy(), optimizer.gradient.numpy()
-        self._encode: Callable[[Observation], Tensor] = network.encoder.forward
+        self._encode: Any = network.encoder.forward
 
     def gradient(self, batch: UnrollBatch) -> dict[str, Tensor]:
         """Overwrite the optimizer's gradient by that of the loss and return the loss's parts as metrics."""

@@ -100,8 +100,13 @@ def _layers(block: Block) -> list[Dense]:
 
 
 def _cell(cell: ValuePrefix) -> Cell:
-    names = ("input_weight", "input_bias", "state_weight", "state_bias")
-    return Cell(*map(cell.get_parameter, names), horizon=cell.horizon)  # type: ignore[misc]
+    return Cell(
+        cell.get_parameter("input_weight"),
+        cell.get_parameter("input_bias"),
+        cell.get_parameter("state_weight"),
+        cell.get_parameter("state_bias"),
+        cell.horizon,
+    )
 
 
 def _dense(layer: nn.Module, activation: str = "identity") -> Dense:
