@@ -19,7 +19,8 @@ from torch import Tensor
 
 import lightzero_search
 from records import why_missing
-from rl_training.kernels.search.perceptron_model import Dense, MLPModel
+from rl_training.kernels.search.perceptron_layout import Dense
+from rl_training.kernels.search.perceptron_model import MLPModel
 from rl_training.models.planning.scalar_support import expected_scalar
 from rl_training.search.gumbel import Gumbel
 from rl_training.search.model import ModelOutput
@@ -60,7 +61,7 @@ class Network:
     def compiled(self) -> MLPModel:
         """Return the network for the compiled path."""
         return MLPModel(
-            self.initial,
+            lambda latent: latent,
             action_rows=self.rows,
             dynamics=self.dynamics,
             trunk=self.trunk,

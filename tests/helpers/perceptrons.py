@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.kernels.search.perceptron_model import Dense, MLPModel
+from rl_training.kernels.search.perceptron_layout import Dense
+from rl_training.kernels.search.perceptron_model import MLPModel
 from rl_training.search.model import ModelOutput
 
 LATENT = 20
@@ -30,7 +31,7 @@ class Perceptron:
         self.value = [self.layer(40, 9), self.last(9, atoms)]
         self.policy = [self.last(40, ACTIONS)]
         self.compiled = MLPModel(
-            self.initial,
+            lambda observation: observation,
             action_rows=self.rows,
             dynamics=self.dynamics,
             trunk=self.trunk,

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.kernels.search.perceptron_model import Dense, MLPModel
+from rl_training.kernels.search.perceptron_layout import Dense
+from rl_training.kernels.search.perceptron_model import MLPModel
 from rl_training.search.model import ModelOutput
 
 
@@ -45,9 +46,8 @@ class TabularModel:
 def as_perceptron(table: TabularModel) -> MLPModel:
     """Return the same model as a perceptron.
 
-    The latent has a unit per edge (s, a), of which the one just taken is on; a root's is any edge that leads to it, and
-    S further units stand for roots that no edge leads to. The first layer turns on unit (s', a') when both the latent's
-    edge leads to s' and the action is a'.
+    The latent has a unit per edge (s, a), of which the one just taken is on; S further units stand for roots. The first
+    layer turns on unit (s', a') when both the latent's edge leads to s' and the action is a'.
     """
     states, actions = table.next_state.shape
     edges = states * actions
@@ -60,25 +60,28 @@ def as_perceptron(table: TabularModel) -> MLPModel:
     rows = torch.zeros(actions, edges + states)
     rows[:, :edges] = torch.eye(actions).repeat(1, states)
 
-    def head(of_edges: Tensor) -> list[Dense]:
-        weight = torch.zeros(of_edges.shape[1], edges + states)
-        weight[:, :edges] = of_edges.T
-        return [Dense(weight, torch.zeros(len(weight)))]
+    def head(of_edges: Tensor, of_roots: Tensor) -> list[Dense]:
+        return [Dense(torch.cat((of_edges, of_roots)).T.contiguous(), torch.zeros(of_edges.shape[1]))]
+
+    def represent(observation: Any) -> Tensor:
+        return torch.nn.functional.one_hot(torch.as_tensor(observation) + edges, edges + states).float()
 
     def initial(observation: Any) -> ModelOutput:
-        output = table.initial(observation)
-        return output._replace(embedding=torch.nn.functional.one_hot(output.embedding + edges, edges + states).float())
+        return table.initial(observation)._replace(embedding=represent(observation))
 
-    ahead = table.next_state.reshape(-1)
-    return MLPModel(
-        initial,
+    ahead, nothing = table.next_state.reshape(-1), torch.zeros(states, 1)
+    model = MLPModel(
+        represent,
         action_rows=rows,
         dynamics=[Dense(into, bias, "relu")],
-        reward=head(table.reward.reshape(-1, 1)),
-        value=head(table.value[ahead][:, None]),
-        policy=head(table.logits[ahead]),
-        discount=head(table.discount.reshape(-1, 1)),
+        reward=head(table.reward.reshape(-1, 1), nothing),
+        value=head(table.value[ahead][:, None], table.value[:, None]),
+        policy=head(table.logits[ahead], table.logits),
+        discount=head(table.discount.reshape(-1, 1), nothing),
     )
+    if not table.logits.isfinite().all():  # in a product, infinity times 0 is not a number
+        model.initial = initial  # type: ignore[method-assign]
+    return model
 
 
 def random_model(seed: int, states: int = 12, actions: int = 3) -> TabularModel:

@@ -21,6 +21,7 @@ from ppo_parts import make_rollout
 from replay_parts import CPU, OBSERVATION, TORQUE, generator, random_batch
 from rl_training.algorithms import dqn, muzero, ppo, sac, td3
 from rl_training.algorithms.dqn import DQN, DQNParams
+from rl_training.algorithms.efficientzero import EfficientZero, EfficientZeroParams
 from rl_training.algorithms.gumbel_muzero import GumbelMuZero, GumbelMuZeroParams
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.ppo import PPO
@@ -29,6 +30,7 @@ from rl_training.algorithms.td3 import TD3, TD3Params
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.runs import read_metadata
+from rl_training.kernels.search import perceptron_search
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.continuous import DeterministicActor, SquashedActor, StackedCritic
 from rl_training.models.planning.planning_network import PlanningNetwork
@@ -38,7 +40,7 @@ from rl_training.runtime.workflows import train
 from short_runs import config_of
 
 pytestmark = pytest.mark.usefixtures("accelerate_short_runs")
-KERNELS = {"ppo": "ppo", "dqn": "dqn", "sac": "sac", "td3": "td3", "gumbel_muzero": "muzero"}
+KERNELS = {"ppo": "ppo", "dqn": "dqn", "sac": "sac", "td3": "td3", "gumbel_muzero": "muzero", "efficientzero": "muzero"}
 UPDATES = 20
 CONTROLS = {"learning_rate": 1e-3, "clip_coef": 0.2, "ent_coef": 0.01, "num_simulations": 8}
 CHOICE = spaces.Discrete(3)
@@ -49,7 +51,14 @@ LEARNERS: dict[str, tuple[type, Any, spaces.Space[Any]]] = {
     "sac": (SAC, SACParams(hidden_sizes=(16, 16)), TORQUE),
     "td3": (TD3, TD3Params(hidden_sizes=(16, 16)), TORQUE),
     "gumbel_muzero": (GumbelMuZero, GumbelMuZeroParams(unroll_steps=3, **LATENTS), CHOICE),
+    # Of these sizes the gradient is compiled as well.
+    "efficientzero": (
+        EfficientZero,
+        EfficientZeroParams(unroll_steps=3, value_prefix_horizon=2, latent_size=16, hidden_size=32, support_size=4),
+        CHOICE,
+    ),
 }
+PLANNERS = ("gumbel_muzero", "efficientzero")
 
 
 def learner(algo: str, mode: str) -> Any:
@@ -80,13 +89,13 @@ def test_twenty_updates_with_and_without_kernels_are_equal_up_to_rounding(algo: 
     for number in range(UPDATES):
         if algo == "ppo":
             batch: Any = make_rollout(slow, seed=number)
-        elif algo == "gumbel_muzero":
-            batch = random_unroll(seed=number)
+        elif algo in PLANNERS:
+            batch = random_unroll(seed=number, successors=algo == "efficientzero")
         else:
             batch = random_batch(LEARNERS[algo][2], seed=number)
         for algorithm in (slow, fast):
             update(algorithm, algo, number, batch)
-        if algo == "gumbel_muzero":
+        if algo in PLANNERS:
             observation = torch.randn(4, 3, generator=generator(number))
             one, other = (
                 algorithm.plan(observation, None, CONTROLS, np.random.default_rng(number)) for algorithm in (slow, fast)
@@ -166,6 +175,7 @@ def normalized_actor_critic(self: ActorCritic, observation: Any, mask: Tensor | 
         ("gumbel_muzero", PlanningNetwork, "imagine"),
         ("gumbel_muzero", PlanningNetwork, "predict"),
         ("gumbel_muzero", PlanningNetwork, "rewards"),
+        ("efficientzero", PlanningNetwork, "predict"),
     ],
 )
 def test_layer_norm_inside_of_a_built_in_network_ends_the_run_at_its_first_check(
@@ -191,6 +201,25 @@ def test_layer_norm_inside_of_a_built_in_network_ends_the_run_at_its_first_check
     assert axiomrl(*command, "--set", "acceleration=off").status == 0
 
 
+@pytest.mark.parametrize("algo", PLANNERS)
+def test_searches_run_in_compiled_code_unless_switched_off(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+    original = perceptron_search.search_mlp
+
+    def search(*arguments: Any) -> None:
+        searched.append(1)
+        original(*arguments)
+
+    monkeypatch.setattr(perceptron_search, "search_mlp", search)
+    train(config_of(algo, tmp_path, acceleration="off"))
+    assert not searched
+    result = train(config_of(algo, tmp_path, acceleration="auto"))
+    steps = result.metrics["global_step"] // config_of(algo, tmp_path).num_envs
+    assert len(searched) >= steps, "a search goes before every step"
+
+
 @pytest.mark.parametrize("algo", KERNELS)
 def test_without_the_kernels_package_runs_work_and_record_why(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -213,11 +242,11 @@ def test_without_the_kernels_package_runs_work_and_record_why(
         ("a2c", {"num_steps": 5}, 2500.0),
         ("dqn", {"learning_starts": 1000, "train_interval": 256, "gradient_steps": 128}, 49_500.0),
         ("sac", {"learning_starts": 1000, "gradient_steps": -1}, 99_000.0),
-        ("gumbel_muzero", {}, None),
+        ("gumbel_muzero", {"learning_starts": 1000, "replay_ratio": 0.25}, 24_750.0),
     ],
 )
 def test_how_many_gradient_steps_a_configuration_asks_for(
-    algo: str, settings: dict[str, Any], updates: float | None, tmp_path: Path
+    algo: str, settings: dict[str, Any], updates: float, tmp_path: Path
 ) -> None:
     env_id = "Pendulum-v1" if algo == "sac" else "CartPole-v1"
     config = TrainConfig(algo, env_id, 0, 100_000, tmp_path, num_envs=8, algo_kwargs=settings)

@@ -12,6 +12,7 @@ import torch
 
 from paths import HELPERS
 from perceptrons import ACTIONS, LATENT, Perceptron
+from rl_training.models.planning.scalar_support import expected_scalar
 from rl_training.search.gumbel import Gumbel
 from rl_training.search.puct import Puct
 from rl_training.search.rule import Rule
@@ -109,7 +110,7 @@ def test_a_layer_must_fit_the_one_before() -> None:
     model.policy, model.trunk = model.policy, []
     with pytest.raises(ValueError, match="40 inputs follows 20 outputs"):
         type(model.compiled)(
-            model.initial,
+            lambda observation: observation,
             action_rows=model.rows,
             dynamics=model.dynamics,
             reward=model.reward,
@@ -155,20 +156,47 @@ def test_memory_of_a_search_does_not_grow_with_its_simulations(rule: Rule) -> No
 def test_compiled_arithmetic_is_exact_to_single_precision() -> None:
     from numba import njit
 
-    from rl_training.kernels.search import perceptron_search
+    from rl_training.kernels.compiled import exponentials
+    from rl_training.kernels.compiled.lanes import LANES, load, store
 
     @njit
-    def powers_and_top(values: np.ndarray, powers: np.ndarray) -> float:
+    def one_by_one(values: np.ndarray, powers: np.ndarray) -> None:
         for index in range(len(values)):
-            powers[index] = perceptron_search.exponential(values[index])
-        return perceptron_search.largest(values)
+            powers[index] = exponentials.exponential(values[index])
 
-    values = np.linspace(-87, 88, 20_001, dtype=np.float32)
-    powers = np.empty_like(values)
-    assert powers_and_top(values, powers) == 88
-    np.testing.assert_allclose(powers, np.exp(values.astype(np.float64)), rtol=5e-7)
-    assert powers_and_top(values[:500], powers) == values[499] < 0
-    assert np.isnan(powers_and_top(np.array([1, np.nan, 2], np.float32), powers))
+    @njit
+    def by_lanes(values: np.ndarray, powers: np.ndarray) -> None:
+        for index in range(0, len(values), LANES):
+            store(powers, index, exponentials.exponentials(load(values, index)))
+
+    values = np.linspace(-87, 88, 20_000, dtype=np.float32)
+    expected = np.exp(values.astype(np.float64))
+    for compute in (one_by_one, by_lanes):
+        powers = np.empty_like(values)
+        compute(values, powers)
+        np.testing.assert_allclose(powers, expected, rtol=5e-7)
+    powers = np.full(LANES, np.nan, np.float32)
+    by_lanes(powers, powers)
+    assert np.isnan(powers).all()
+
+
+@pytest.mark.parametrize("atoms", [3, 11, 31, 33, 601])
+def test_expectations_are_those_of_torch(atoms: int) -> None:
+    from numba import njit
+
+    from rl_training.kernels.search.network_outputs import expectation
+
+    logits = 5 * torch.randn(6, atoms, generator=torch.Generator().manual_seed(atoms))
+    logits[1:3] -= 1000.0  # only differences count
+    logits[3] = -1e4
+    logits[3, -1] = 0.0
+    found = njit(lambda values, start, width: expectation(values, start, width))
+    for row in logits:
+        values = np.full(700, np.nan, np.float32)  # what stands around the logits does not count
+        values[7 : 7 + atoms] = row
+        assert found(values, 7, atoms) == pytest.approx(float(expected_scalar(row)), rel=1e-4, abs=1e-4)
+        values[7 + atoms // 2] = np.nan
+        assert np.isnan(found(values, 7, atoms))
 
 
 def test_numba_is_imported_by_the_first_search_only() -> None:

@@ -145,13 +145,19 @@ class MuZero(PlanningAlgorithm):
         """Return the loss of the unrolled model, and its parts as metrics."""
         return muzero_loss(self.network, batch, self.params)
 
+    def gradient(self, batch: UnrollBatch) -> dict[str, Tensor]:
+        """Overwrite the optimizer's gradient by that of the loss and return the loss's parts as metrics."""
+        loss, metrics = self.loss(batch)
+        self.optimizer.backward(loss)
+        return metrics
+
     def update(
         self, batch: UnrollBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> dict[str, Tensor]:
         """Make one gradient step and return metrics."""
-        loss, metrics = self.loss(batch)
-        metrics["gradient_norm"] = self.optimizer.step(
-            loss, learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
+        metrics = self.gradient(batch)
+        metrics["gradient_norm"] = self.optimizer.descend(
+            learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
         )
         self.updates += 1
         return metrics

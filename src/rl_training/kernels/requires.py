@@ -67,7 +67,10 @@ def own_functions(module: ModuleType, *names: str, defined_by: ModuleType | None
         that(own, f"{module.__name__}.{name} was replaced")
 
 
-def enough_updates(updates: float | None) -> None:
-    """Require so many gradient steps that compiling pays; None stands for enough."""
-    enough = updates is None or updates >= FEWEST_UPDATES
+def enough_updates(updates: float | None, worth: int = 1) -> None:
+    """Require so many gradient steps that compiling pays; None stands for enough.
+
+    `worth` is how many times as much each gains as one of a small perceptron.
+    """
+    enough = updates is None or updates * worth >= FEWEST_UPDATES
     that(enough, f"about {updates or 0:.0f} gradient steps are too few for compiling to pay")

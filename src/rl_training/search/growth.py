@@ -14,7 +14,7 @@ from rl_training.search.tree import UNVISITED, Leaves, Tree
 @part()
 def make_node(tree: Tree, root: int, number: int, value: float, logits: np.ndarray) -> None:
     """Initialise a node with one visit, that of the simulation that made it."""
-    node = tree.nodes[root, number]
+    node, edges = tree.nodes[root, number], tree.edges[root, number]
     node.visits = 1
     node.value = node.network_value = value
     top = -math.inf
@@ -24,7 +24,7 @@ def make_node(tree: Tree, root: int, number: int, value: float, logits: np.ndarr
     over = top == -math.inf
     total = 0.0
     for action in range(len(logits)):
-        edge = tree.edges[root, number, action]
+        edge = edges[action]
         edge.child = UNVISITED
         edge.visits = 0
         edge.q_value = 0.0
@@ -33,7 +33,7 @@ def make_node(tree: Tree, root: int, number: int, value: float, logits: np.ndarr
         edge.prior = math.exp(edge.logit)
         total += edge.prior
     for action in range(len(logits)):
-        tree.edges[root, number, action].prior /= total
+        edges[action].prior /= total
 
 
 @part()
@@ -52,13 +52,13 @@ def select(rule: Rule, tree: Tree, simulation: int, leaves: Leaves) -> None:
     """Walk from every root to an edge without a child node."""
     batch, nodes = tree.nodes.shape
     for root in range(batch):
-        node = 0
+        node, edges = 0, tree.edges[root]
         action = select_at_root(rule, tree, root, 0, simulation)
-        child = tree.edges[root, 0, action].child
+        child = edges[0, action].child
         while child != UNVISITED:
             node = child
             action = select_inside(rule, tree, root, node, simulation)
-            child = tree.edges[root, node, action].child
+            child = edges[node, action].child
         leaves.parents[root] = root * nodes + node
         leaves.actions[root] = action
 
@@ -66,14 +66,15 @@ def select(rule: Rule, tree: Tree, simulation: int, leaves: Leaves) -> None:
 @part()
 def back_up(tree: Tree, root: int, leaf: int) -> None:
     """Back up the leaf's value to the root: add rewards along the path and update the running means of the nodes."""
-    node = tree.nodes[root, leaf]
+    nodes, edges, bounds = tree.nodes[root], tree.edges[root], tree.bounds[root]
+    node = nodes[leaf]
     sampled = float(node.value)
     while node.parent >= 0:
-        parent, edge = tree.nodes[root, node.parent], tree.edges[root, node.parent, node.action]
+        parent, edge = nodes[node.parent], edges[node.parent, node.action]
         edge.visits += 1
         edge.q_value = node.reward + node.discount * node.value
-        tree.bounds[root, 0] = min(tree.bounds[root, 0], edge.q_value)
-        tree.bounds[root, 1] = max(tree.bounds[root, 1], edge.q_value)
+        bounds[0] = min(bounds[0], edge.q_value)
+        bounds[1] = max(bounds[1], edge.q_value)
         sampled = node.reward + node.discount * sampled
         parent.value = (parent.value * parent.visits + sampled) / (parent.visits + 1)
         parent.visits += 1

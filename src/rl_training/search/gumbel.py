@@ -35,12 +35,12 @@ def considered_visits(considered: int, num_simulations: int) -> np.ndarray:
 @part()
 def best_of_visited(rule: Any, tree: Tree, root: int, visits: int) -> int:
     """Return the best perturbed action of the root among the legal ones with exactly this number of visits."""
-    scores = tree.scores
+    scores, edges, gumbel = tree.scores, tree.edges[root, 0], tree.gumbel[root]
     transform_values(rule.transform, tree, root, 0, scores)
     best = -1
     for action in range(len(scores)):
-        edge = tree.edges[root, 0, action]
-        scores[action] += tree.gumbel[root, action] + edge.logit
+        edge = edges[action]
+        scores[action] += gumbel[action] + edge.logit
         eligible = edge.visits == visits and edge.logit > -math.inf
         if eligible and (best < 0 or scores[action] > scores[best]):
             best = action
@@ -51,9 +51,9 @@ def best_of_visited(rule: Any, tree: Tree, root: int, visits: int) -> int:
 def improved_policy(rule: Any, tree: Tree, root: int, node: int, scores: np.ndarray) -> None:
     """Fill `scores` with softmax(logits + sigma); illegal actions get 0."""
     transform_values(rule.transform, tree, root, node, scores)
-    top = -math.inf
+    top, edges = -math.inf, tree.edges[root, node]
     for action in range(len(scores)):
-        scores[action] += tree.edges[root, node, action].logit
+        scores[action] += edges[action].logit
         top = max(top, scores[action])
     total = 0.0
     for action in range(len(scores)):
@@ -91,12 +91,12 @@ class Gumbel(NamedTuple):
     @staticmethod
     def inside(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
         """Return the action that brings the visit counts of an inner node closest to the improved policy."""
-        scores = tree.scores
+        scores, edges = tree.scores, tree.edges[root, node]
         improved_policy(rule, tree, root, node, scores)
         total_visits = tree.nodes[root, node].visits  # visits of the edges, plus the one that made the node
         best = -1
         for action in range(len(scores)):
-            edge = tree.edges[root, node, action]
+            edge = edges[action]
             scores[action] -= edge.visits / total_visits
             if edge.logit > -math.inf and (best < 0 or scores[action] > scores[best]):
                 best = action
@@ -111,12 +111,15 @@ class Gumbel(NamedTuple):
         noise: np.ndarray | None,
     ) -> None:
         """Draw Gumbel noise, multiply it by `exploration`, and set each root's schedule of considered visits."""
-        tree.gumbel[:] = 0.0
         if exploration > 0:
             tree.gumbel[:] = exploration * (generator.gumbel(size=legal.shape) if noise is None else noise)
-        for row, count in enumerate(legal.sum(1)):
-            schedule = considered_visits(min(self.max_considered, int(count)), tree.considered.shape[1])
-            tree.considered[row] = schedule
+        else:
+            tree.gumbel[:] = 0.0
+        counts = legal.sum(1)
+        different = set(counts.tolist())
+        for count in different:
+            schedule = considered_visits(min(self.max_considered, count), tree.considered.shape[1])
+            tree.considered[counts == count if len(different) > 1 else slice(None)] = schedule
 
     def read(self, tree: Tree, temperature: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return the best actions among the most visited, and the improved policies; the temperature is not used."""

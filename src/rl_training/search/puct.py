@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -12,16 +13,22 @@ from rl_training.search.transforms import NodeRange, TreeRange, transform_values
 from rl_training.search.tree import Tree
 
 
+@functools.lru_cache(maxsize=1024)
+def prior_factors(c_init: float, c_base: float, count: int) -> np.ndarray:
+    """Return the factors of priors at nodes with 0 to `count` - 1 visits."""
+    factors = [math.sqrt(visits) * (c_init + math.log((visits + c_base + 1) / c_base)) for visits in range(count)]
+    return np.array(factors)
+
+
 @part()
 def select_by_puct(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
     """Return the action with the highest sum of normalised value and prior bonus."""
-    scores = tree.scores
+    scores, edges = tree.scores, tree.edges[root, node]
     transform_values(rule.transform, tree, root, node, scores)
-    visits = tree.nodes[root, node].visits
-    bonus = math.sqrt(visits) * (rule.c_init + math.log((visits + rule.c_base + 1) / rule.c_base))
+    bonus = tree.bonus[tree.nodes[root, node].visits]
     best = -1
     for action in range(len(scores)):
-        edge = tree.edges[root, node, action]
+        edge = edges[action]
         scores[action] += bonus * edge.prior / (1 + edge.visits)
         if edge.logit > -math.inf and (best < 0 or scores[action] > scores[best]):
             best = action
@@ -54,7 +61,8 @@ class Puct(NamedTuple):
         generator: np.random.Generator,
         noise: np.ndarray | None,
     ) -> None:
-        """Mix a fraction `exploration` of Dirichlet noise into the roots' priors."""
+        """Set the factors of priors and mix a fraction `exploration` of Dirichlet noise into the roots' priors."""
+        tree.bonus[:] = prior_factors(self.c_init, self.c_base, len(tree.bonus))
         if exploration <= 0:
             return
         if noise is None:

@@ -63,16 +63,15 @@ class TreeSearch:
         # A slice of a larger tensor would make numba compile again for its memory layout.
         logits = np.ascontiguousarray(output.prior_logits.float().cpu().numpy())
         values = np.ascontiguousarray(output.value.float().cpu().numpy())
-        in_model = logits > -np.inf
+        self.tree = self._buffers.reserve(len(logits), num_simulations + 1, logits.shape[1])
+        if self._leaves.logits.shape != logits.shape:
+            self._leaves = make_leaves(*logits.shape)
+        np.greater(logits, -np.inf, out=self.tree.in_model)
         if legal is not None:
             logits = np.where(legal, logits, np.float32(-np.inf))
         is_legal = np.isfinite(logits)
         if not is_legal.all():
             _check_roots(logits, is_legal)
-        self.tree = self._buffers.reserve(len(logits), num_simulations + 1, logits.shape[1])
-        if self._leaves.logits.shape != logits.shape:
-            self._leaves = make_leaves(*logits.shape)
-        self.tree.in_model[:] = in_model
         compiled_make_roots(self.tree, values, logits)
         self.rule.add_noise(self.tree, is_legal, exploration, generator, noise)
         if hasattr(model, "simulate"):
@@ -83,13 +82,14 @@ class TreeSearch:
 
     def _read(self, temperature: float, generator: np.random.Generator) -> SearchResult:
         roots, edges = self.tree.nodes[:, 0], self.tree.edges[:, 0]
-        if not np.isfinite(roots["value"]).all():
+        value = roots["value"].copy()
+        if not np.isfinite(value).all():
             raise NonFiniteError("the model's rewards, values or discounts became NaN or infinite during the search")
         action, weights = self.rule.read(self.tree, temperature, generator)
         return SearchResult(
             action=action,
             weights=weights,
-            value=roots["value"].copy(),
+            value=value,
             visits=edges["visits"].copy(),
             q_values=edges["q_value"].copy(),
             network_value=roots["network_value"].copy(),

@@ -20,9 +20,9 @@ transform_values = chosen_by_class("fill")
 
 @part()
 def _scale(tree: Tree, root: int, node: int, low: float, high: float, epsilon: float, scores: np.ndarray) -> None:
-    span = max(high - low, epsilon)
+    span, edges = max(high - low, epsilon), tree.edges[root, node]
     for action in range(len(scores)):
-        edge = tree.edges[root, node, action]
+        edge = edges[action]
         scores[action] = (edge.q_value - low) / span if edge.visits > 0 else 0.0
 
 
@@ -36,8 +36,9 @@ class NodeRange(NamedTuple):
     def fill(transform: Any, tree: Tree, root: int, node: int, scores: np.ndarray) -> None:
         """Fill `scores` for the actions of a node."""
         low = high = tree.nodes[root, node].value
+        edges = tree.edges[root, node]
         for action in range(len(scores)):
-            edge = tree.edges[root, node, action]
+            edge = edges[action]
             if edge.visits > 0:
                 low, high = min(low, edge.q_value), max(high, edge.q_value)
         _scale(tree, root, node, low, high, transform.epsilon, scores)
@@ -66,10 +67,11 @@ class CompletedValues(NamedTuple):
     @staticmethod
     def fill(transform: Any, tree: Tree, root: int, node: int, scores: np.ndarray) -> None:
         """Fill `scores` with sigma of the completed Q-values of a node."""
+        edges, in_model = tree.edges[root, node], tree.in_model[root]
         total_visits = most_visits = 0
         weighted = weights = 0.0
         for action in range(len(scores)):
-            edge = tree.edges[root, node, action]
+            edge = edges[action]
             if edge.visits > 0:
                 prior = max(edge.prior, 1e-30)  # a prior that underflowed to 0 could not be divided by
                 weighted += prior * edge.q_value
@@ -81,10 +83,10 @@ class CompletedValues(NamedTuple):
             mixed = (mixed + total_visits * weighted / weights) / (1 + total_visits)
         low, high = math.inf, -math.inf
         for action in range(len(scores)):
-            edge = tree.edges[root, node, action]
+            edge = edges[action]
             scores[action] = edge.q_value if edge.visits > 0 else mixed
             # Actions masked at the root still count for the range; actions that the model excludes do not.
-            if edge.logit > -math.inf or (node == 0 and tree.in_model[root, action]):
+            if edge.logit > -math.inf or (node == 0 and in_model[action]):
                 low, high = min(low, scores[action]), max(high, scores[action])
         factor = (transform.c_visit + most_visits) * transform.c_scale / max(high - low, transform.epsilon)
         for action in range(len(scores)):

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from rl_training.search.compilation import part
+
 UNVISITED = -1
 
 
@@ -47,6 +49,7 @@ class Tree(NamedTuple):
     in_model: np.ndarray  # [B, A] bool, false for actions that the model itself excludes at the root
     gumbel: np.ndarray  # [B, A] float32, the root's noise
     considered: np.ndarray  # [B, N - 1] int32, how often the action that simulation i takes at the root was visited
+    bonus: np.ndarray  # [N + 1] float64, the factor of PUCT's priors at a node with so many visits
     scores: np.ndarray  # [A] float64, scratch of the selection
 
 
@@ -70,6 +73,34 @@ def make_leaves(batch: int, actions: int) -> Leaves:
         rewards=np.zeros(batch, np.float32),
         discounts=np.zeros(batch, np.float32),
         logits=np.zeros((batch, actions), np.float32),
+    )
+
+
+@part()
+def trees_of(tree: Tree, first: int, last: int) -> Tree:
+    """Return some of the trees, as views."""
+    return Tree(
+        tree.nodes[first:last],
+        tree.edges[first:last],
+        tree.bounds[first:last],
+        tree.in_model[first:last],
+        tree.gumbel[first:last],
+        tree.considered[first:last],
+        tree.bonus,
+        tree.scores,
+    )
+
+
+@part()
+def leaves_of(leaves: Leaves, first: int, last: int) -> Leaves:
+    """Return the leaves of some of the trees, as views."""
+    return Leaves(
+        leaves.parents[first:last],
+        leaves.actions[first:last],
+        leaves.values[first:last],
+        leaves.rewards[first:last],
+        leaves.discounts[first:last],
+        leaves.logits[first:last],
     )
 
 
@@ -109,5 +140,6 @@ class TreeBuffers:
             in_model=array("in_model", np.bool_, batch, actions),
             gumbel=array("gumbel", np.float32, batch, actions),
             considered=array("considered", np.int32, batch, nodes - 1),
+            bonus=array("bonus", np.float64, nodes + 1),
             scores=array("scores", np.float64, actions),
         )

@@ -8,29 +8,37 @@ import torch
 
 from planning_parts import ACTIONS, CONTROLS, generator, make_algorithm, make_network, random_unroll, randomize
 from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
+from rl_training.kernels.checks import KernelMismatch
 from rl_training.kernels.door import attach
 from rl_training.kernels.muzero import compiled_model
-from rl_training.kernels.search.perceptron_model import MLPModel
-from rl_training.models.planning.planning_network import rescale
+from rl_training.kernels.search.perceptron_model import ROWS_TOGETHER, MLPModel
+from rl_training.models.planning.planning_network import ValuePrefix, rescale
 from rl_training.models.planning.scalar_support import expected_scalar
 from rl_training.search.gumbel import Gumbel
 from rl_training.search.model import Searchable
 from rl_training.search.puct import Puct
 from rl_training.search.rule import Rule
 from rl_training.search.search import SearchResult, TreeSearch
+from rl_training.search.tree import Tree
 
 ROOTS = 5
 
 
-def found_by(model: Searchable, rule: Rule, observation: torch.Tensor) -> tuple[TreeSearch, SearchResult]:
+def found_by(
+    model: Searchable, rule: Rule, observation: torch.Tensor, legal: np.ndarray | None = None
+) -> tuple[TreeSearch, SearchResult]:
     search = TreeSearch(rule)
     noise = np.random.default_rng(3)
-    return search, search.run(model, observation, num_simulations=20, exploration=0.25, generator=noise)
+    return search, search.run(model, observation, num_simulations=20, exploration=0.25, generator=noise, legal=legal)
 
 
-def assert_alike(rule: Rule, one: Searchable, other: Searchable) -> None:
-    observation = torch.randn(ROOTS, 3, generator=generator(9))
-    (first_search, first), (second_search, second) = (found_by(model, rule, observation) for model in (one, other))
+def assert_alike(
+    rule: Rule, one: Searchable, other: Searchable, *, roots: int = ROOTS, legal: np.ndarray | None = None
+) -> tuple[TreeSearch, TreeSearch]:
+    observation = torch.randn(roots, 3, generator=generator(9))
+    (first_search, first), (second_search, second) = (
+        found_by(model, rule, observation, legal) for model in (one, other)
+    )
     np.testing.assert_array_equal(first.visits, second.visits)
     np.testing.assert_array_equal(first.action, second.action)
     for field in ("parent", "action", "visits"):
@@ -40,6 +48,7 @@ def assert_alike(rule: Rule, one: Searchable, other: Searchable) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(first.weights, second.weights, rtol=1e-3, atol=1e-3)
     assert (first_search.tree.nodes["reward"] != 0).any()
+    return first_search, second_search
 
 
 @pytest.mark.parametrize("discount", [0.9, -1.0])
@@ -47,6 +56,53 @@ def assert_alike(rule: Rule, one: Searchable, other: Searchable) -> None:
 def test_the_compiled_model_is_the_network(rule: Rule, discount: float) -> None:
     network = make_network()
     assert_alike(rule, compiled_model(NetworkModel(network, discount)), NetworkModel(network, discount))
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 3, 50])
+@pytest.mark.parametrize("rule", [Puct(), Gumbel()], ids=["puct", "gumbel"])
+def test_the_compiled_model_with_a_value_prefix_is_the_network(rule: Rule, horizon: int) -> None:
+    network = make_network(prefix_horizon=horizon)
+    model = PrefixModel(network, 0.9)
+    compiled = compiled_model(model)
+    compiled.keeps_embeddings = True
+    searches = assert_alike(rule, compiled, model)
+    depths = depths_of(searches[0].tree)
+    assert depths.max() > 3, "the searches must reach beyond the short horizons"
+    expected = np.where(depths % horizon == 0, 0, depths % horizon)
+    np.testing.assert_array_equal(compiled.embeddings[:, :, -1], expected)
+
+
+@pytest.mark.parametrize("roots", [1, 3, 4, 33, 70])
+@pytest.mark.parametrize("masked", [False, True])
+def test_prefixes_are_searched_alike_for_any_number_of_roots(roots: int, masked: bool) -> None:
+    model = PrefixModel(make_network(prefix_horizon=2), 0.9)
+    legal = None
+    if masked:
+        legal = np.random.default_rng(0).random((roots, ACTIONS)) < 0.5
+        legal[np.arange(roots), np.arange(roots) % ACTIONS] = True
+    assert_alike(Puct(), compiled_model(model), model, roots=roots, legal=legal)
+
+
+def test_trees_are_the_same_whether_embeddings_are_kept_or_not() -> None:
+    model = PrefixModel(make_network(prefix_horizon=2), 0.9)
+    observation = torch.randn(130, 3, generator=generator(9))
+    trees = []
+    for keeps in (False, True):
+        compiled = compiled_model(model)
+        compiled.keeps_embeddings = keeps
+        trees.append(found_by(compiled, Puct(), observation)[0].tree)
+    assert len(observation) > ROWS_TOGETHER, "there must be several groups"
+    assert trees[0].nodes.tobytes() == trees[1].nodes.tobytes()
+    assert compiled.embeddings.shape[:2] == trees[1].nodes.shape
+
+
+def depths_of(tree: Tree) -> np.ndarray:
+    """Return how many steps each node is away from its root."""
+    parents = tree.nodes["parent"]
+    depths = np.zeros(parents.shape, np.int64)
+    for node in range(1, parents.shape[1]):
+        depths[:, node] = depths[np.arange(len(parents)), parents[:, node]] + 1
+    return depths
 
 
 def test_the_compiled_model_follows_the_weights_when_refreshed() -> None:
@@ -59,9 +115,11 @@ def test_the_compiled_model_follows_the_weights_when_refreshed() -> None:
     assert_alike(Puct(), compiled, NetworkModel(network, 0.9))
 
 
+@pytest.mark.parametrize("prefix", [False, True], ids=["rewards", "prefixes"])
 @pytest.mark.parametrize("search", ["puct", "gumbel"])
-def test_a_learner_plans_with_what_it_has_just_learned(search: str) -> None:
-    algorithm = make_algorithm(search=search, target_update_interval=3)
+def test_a_learner_plans_with_what_it_has_just_learned(search: str, prefix: bool) -> None:
+    algorithm = make_algorithm(search=search, target_update_interval=3, value_prefix=prefix, value_prefix_horizon=2)
+    kind = PrefixModel if prefix else NetworkModel
     assert attach(algorithm).kernel == "muzero"
     observation = torch.randn(ROOTS, 3, generator=generator(9))
 
@@ -75,7 +133,7 @@ def test_a_learner_plans_with_what_it_has_just_learned(search: str) -> None:
     after = planned()
     assert np.abs(after.value - before.value).max() > 1e-2
     by_torch = TreeSearch(algorithm.search.rule).run(
-        NetworkModel(algorithm.network, algorithm.params.discount),
+        kind(algorithm.network, algorithm.params.discount),
         observation,
         num_simulations=8,
         exploration=0.25,
@@ -88,7 +146,7 @@ def test_a_learner_plans_with_what_it_has_just_learned(search: str) -> None:
     assert_alike(
         algorithm.search.rule,
         algorithm.target_model,
-        NetworkModel(algorithm.network, algorithm.params.discount),
+        kind(algorithm.network, algorithm.params.discount),
     )
 
 
@@ -97,9 +155,34 @@ def test_searches_are_compiled_where_a_kernel_knows_the_network() -> None:
     assert attach(algorithm).kernel == "muzero"
     algorithm.plan(torch.zeros(1, 3), None, CONTROLS, np.random.default_rng(0))  # the first search is checked
     assert isinstance(algorithm.model, MLPModel)
-    prefixed = make_algorithm(value_prefix=True, value_prefix_horizon=2)
-    assert attach(prefixed).kernel is None
-    assert isinstance(prefixed.model, PrefixModel)
+
+
+class OtherCell(ValuePrefix):
+    """May compute anything."""
+
+
+class OtherPrefixModel(PrefixModel):
+    """May compute anything."""
+
+
+@pytest.mark.parametrize("changed", ["the cell", "the model"])
+def test_prefixes_of_an_unknown_kind_are_searched_by_torch(changed: str) -> None:
+    algorithm = make_algorithm(value_prefix=True, value_prefix_horizon=2)
+    if changed == "the cell":
+        algorithm.network.prefix.__class__ = OtherCell
+    else:
+        algorithm.model = OtherPrefixModel(algorithm.network, 0.9)
+    assert attach(algorithm).kernel is None
+    assert isinstance(algorithm.model, PrefixModel)
+
+
+def test_a_cell_that_computes_something_else_does_not_pass_the_first_search() -> None:
+    algorithm = make_algorithm(value_prefix=True, value_prefix_horizon=2)
+    assert attach(algorithm).kernel == "muzero"
+    cell = algorithm.network.prefix
+    cell.step = lambda latent, state: (state[0] + 1, state[1])
+    with pytest.raises(KernelMismatch, match="first search"):
+        algorithm.plan(torch.randn(3, 3, generator=generator(1)), None, CONTROLS, np.random.default_rng(0))
 
 
 # -- value prefixes --------------------------------------------------------------------------------

@@ -78,8 +78,13 @@ class CheckedModel:
 
     def simulate(self, rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None:
         """Run all simulations and compare every state of the trees."""
+        self.compiled.keeps_embeddings = True
         self.compiled.simulate(rule, tree, leaves, root)
-        difference = _difference(self.model, self._root, tree, getattr(self.compiled, "latents", None))
+        difference = max(
+            _distance(root.prior_logits.softmax(-1).numpy(), self._root.prior_logits.softmax(-1)),
+            _difference(self.model, self._root, tree, getattr(self.compiled, "embeddings", None)),
+        )
+        self.compiled.keeps_embeddings = False
         if not difference <= TOLERANCE and np.isfinite(tree.nodes["network_value"]).all():
             what = f"values, rewards or policies of this run's first search ({difference:.1e})"
             raise KernelMismatch(self.kernel, what)
@@ -100,10 +105,10 @@ def _moved_copy(model: Any) -> Any:
     return copied
 
 
-def _difference(model: SearchModel, root: ModelOutput, tree: Tree, latents: np.ndarray | None) -> float:
+def _difference(model: SearchModel, root: ModelOutput, tree: Tree, found: np.ndarray | None) -> float:
     """Return the largest difference between the nodes of trees and what a model says of the same states.
 
-    `latents` [trees, nodes, latent] are those of the states, where they are known.
+    `found` [trees, nodes, ...] are the embeddings of the states, where they are known.
     """
     batch, nodes = tree.nodes.shape
     rows = torch.arange(batch)
@@ -115,8 +120,8 @@ def _difference(model: SearchModel, root: ModelOutput, tree: Tree, latents: np.n
         parents, actions = (torch.from_numpy(node[name].astype(np.int64)) for name in ("parent", "action"))
         output = model.recurrent(embeddings[rows, parents].clone(), actions)
         embeddings[:, number] = output.embedding
-        if latents is not None:
-            largest = max(largest, _distance(latents[:, number], output.embedding))
+        if found is not None:
+            largest = max(largest, _distance(found[:, number], output.embedding))
         largest = max(
             largest,
             _distance(node["network_value"], output.value),

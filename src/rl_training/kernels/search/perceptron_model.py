@@ -1,135 +1,22 @@
-"""Multi-layer perceptrons as a model, laid out in flat arrays for the compiled search."""
+"""Multi-layer perceptrons as a model, simulated as a whole in compiled code."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from rl_training.kernels.search.perceptron_layout import LAYER, Cell, Dense, Layout, NodeStates, PackedMLP, padded
 from rl_training.search.model import ModelOutput
 from rl_training.search.rule import Rule
-from rl_training.search.tree import Leaves, Tree
+from rl_training.search.tree import Buffers, Leaves, Tree, make_leaves
 
-TILE = 32
-"""Outputs are computed so many at a time, and layers padded to it."""
-IDENTITY, RELU, TANH, ELU, GELU, SILU = range(6)
-ACTIVATIONS = {"identity": IDENTITY, "relu": RELU, "tanh": TANH, "elu": ELU, "gelu": GELU, "silu": SILU}
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A linear layer, then a layer normalisation if it has one, then an activation."""
-
-    weight: Tensor  # [outputs, inputs]
-    bias: Tensor  # [outputs]
-    activation: str = "identity"
-    norm: tuple[Tensor, Tensor] | None = None  # gain [outputs] and shift [outputs]
-
-
-class PackedMLP(NamedTuple):
-    """What the compiled search reads."""
-
-    weights: np.ndarray  # flat float32: of each layer weight [outputs / TILE, inputs, TILE], bias, gain, shift
-    layers: np.ndarray  # [layers] of LAYER, in the order of evaluation
-    latent_stride: int
-    latent: int  # layers whose outputs are the next latent, the reward and so on
-    reward: int
-    value: int
-    policy: int
-    discount: int  # -1 where it is constant
-    constant_discount: float
-
-
-_FIELDS = "source stride inputs target outputs width weight bias norm activation action_rows residual rescale"
-LAYER = np.dtype([(name, np.int64) for name in _FIELDS.split()])
-"""A layer: columns where its input and output stand among the activations, sizes, and offsets among the weights."""
-
-
-class _Layout:
-    """Places for the layers' outputs among the activations, and for their parameters among the weights."""
-
-    def __init__(self, latent_size: int) -> None:
-        self.layers: list[tuple[int, ...]] = []
-        self.columns = padded(latent_size)
-        self.size = 0
-        self.tensors: list[tuple[int, Tensor, bool]] = []  # offset, parameter, whether it is a weight
-        self.latent_size = latent_size
-
-    def chain(
-        self,
-        layers: Sequence[Dense],
-        source: int,
-        *,
-        action_rows: Tensor | None = None,
-        residual: bool = False,
-        rescale: bool = False,
-    ) -> int:
-        """Add layers one after another to the output of the layer `source` (-1: the latent); return the last."""
-        for position, layer in enumerate(layers):
-            last = position == len(layers) - 1
-            width, inputs = layer.weight.shape
-            column, given = self._output(source)
-            if inputs != given:
-                raise ValueError(f"a layer of {inputs} inputs follows {given} outputs")
-            entry = {
-                "source": column,
-                "stride": padded(given),
-                "inputs": inputs,
-                "target": self.columns,
-                "outputs": padded(width),
-                "width": width,
-                "weight": self._place(layer.weight, padded(width) * inputs, is_weight=True),
-                "bias": self._place(layer.bias, padded(width)),
-                "norm": self._place_norm(layer.norm),
-                "activation": ACTIVATIONS[layer.activation],
-                "action_rows": -1 if action_rows is None else self._place(action_rows, action_rows.numel()),
-                "residual": residual and last,
-                "rescale": rescale and last,
-            }
-            self.layers.append(tuple(int(entry[name]) for name in _FIELDS.split()))
-            self.columns += padded(width)
-            action_rows = None  # they enter the first layer only
-            source = len(self.layers) - 1
-        return source
-
-    def _output(self, layer: int) -> tuple[int, int]:
-        """Return the column and the width of a layer's output."""
-        if layer < 0:
-            return 0, self.latent_size
-        fields = dict(zip(_FIELDS.split(), self.layers[layer], strict=True))
-        return fields["target"], fields["width"]
-
-    def _place_norm(self, norm: tuple[Tensor, Tensor] | None) -> int:
-        """Place gain and shift one after the other."""
-        if norm is None:
-            return -1
-        gain, shift = norm
-        offset = self._place(gain, gain.numel())
-        self._place(shift, shift.numel())
-        return offset
-
-    def _place(self, tensor: Tensor, size: int, *, is_weight: bool = False) -> int:
-        offset = self.size
-        self.tensors.append((offset, tensor, is_weight))
-        self.size += size
-        return offset
-
-
-def padded(width: int) -> int:
-    """Return the width of whole tiles that hold so many outputs."""
-    return -(-width // TILE) * TILE
-
-
-def tiled(weight: np.ndarray) -> np.ndarray:
-    """Return a weight [outputs, inputs] as [outputs / TILE, inputs, TILE], zeros behind the last output."""
-    outputs, inputs = weight.shape
-    if outputs % TILE:
-        weight = np.concatenate((weight, np.zeros((-outputs % TILE, inputs), np.float32)))
-    return weight.reshape(-1, TILE, inputs).transpose(0, 2, 1)
+ROWS_TOGETHER = 48
+"""Trees are searched so many at a time: what the layers put out for them fits the processor's cache."""
 
 
 class MLPModel:
@@ -143,11 +30,14 @@ class MLPModel:
     `rescale`. Reward (of the next latent), value and policy (of the trunk's output for the next latent) are heads. A
     reward or value of one output is a plain number, one of 2S + 1 outputs the logits of a two-hot distribution over the
     integers -S..S of the transformed number.
+
+    With a recurrent cell the reward's head reads the cell's output and tells the sum of rewards since the last reset;
+    a step's reward is how much that grew.
     """
 
     def __init__(
         self,
-        initial: Callable[[Any], ModelOutput],
+        represent: Callable[[Any], Tensor],
         *,
         action_rows: Tensor,
         dynamics: Sequence[Dense],
@@ -156,57 +46,114 @@ class MLPModel:
         policy: Sequence[Dense],
         discount: float | Sequence[Dense],
         trunk: Sequence[Dense] = (),
+        cell: Cell | None = None,
         residual: bool = False,
         rescale: bool = False,
         changed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`initial` encodes observations, by any network; `action_rows` is [actions, width of the first layer]."""
-        self.initial = initial
+        """`represent` encodes observations, by any network; `action_rows` is [actions, width of the first layer]."""
+        self.represent = represent
         self.changed = changed
-        self._scratch = np.empty(0, np.float32)
-        layout = _Layout(dynamics[-1].weight.shape[0])
-        latent = layout.chain(dynamics, -1, action_rows=action_rows, residual=residual, rescale=rescale)
+        layout = Layout()
+        self.latent_size = dynamics[-1].weight.shape[0]
+        self.cell_size = 0 if cell is None else cell.state_weight.shape[1]
+        start = layout.reserve(self.latent_size)
+        before = layout.reserve(self.cell_size, 2)
+        latent = layout.chain(dynamics, start, action_rows=action_rows, residual=residual, rescale=rescale)
+        layers = {"latent": layout.latest, "cell": -1, "discount": -1}
         features = layout.chain(trunk, latent)
+        layout.chain(value, features)
+        layers["value"] = layout.latest
+        layout.chain(policy, features)
+        layers["policy"] = layout.latest
+        told = latent
+        if cell is not None:
+            layers["cell"] = layout.latest + 1
+            layout.gates(cell.input_weight, cell.input_bias, latent)
+            layout.gates(cell.state_weight, cell.state_bias, before)
+            told = layout.reserve(self.cell_size, 2)
+        layout.chain(reward, told)
+        layers["reward"] = layout.latest
+        if isinstance(discount, Sequence):
+            layout.chain(discount, latent)
+            layers["discount"] = layout.latest
         self.packed = PackedMLP(
-            reward=layout.chain(reward, latent),
-            value=layout.chain(value, features),
-            policy=layout.chain(policy, features),
-            discount=layout.chain(discount, latent) if isinstance(discount, Sequence) else -1,
+            **layers,
             constant_discount=math.nan if isinstance(discount, Sequence) else float(discount),
-            latent=latent,
-            latent_stride=padded(layout.latent_size),
+            latent_stride=padded(self.latent_size),
+            cell_stride=padded(self.cell_size),
+            cell_before=before.column,
+            cell_after=told.column,
+            horizon=0 if cell is None else cell.horizon,
             layers=np.array(layout.layers, LAYER),
             weights=np.zeros(layout.size, np.float32),
         )
-        self.latent_size = layout.latent_size
-        self.columns = layout.columns
-        """Numbers that all layers together put out for one state."""
-        self.latents = np.zeros((0, 0, layout.latent_size), np.float32)
-        """What the last search imagined, [trees, nodes, latent]; the next one overwrites it."""
         self._tensors = layout.tensors
+        self._buffers = Buffers()
+        self._activations = np.zeros(ROWS_TOGETHER * layout.columns, np.float32)
+        self._roots = make_leaves(0, 0)
+        self.keeps_embeddings = False
+        """Whether `embeddings` can be read after a search; without, the memory of a few trees is used again."""
+        self._shape = (0, 0)
+        self._states: NodeStates
         self.refresh()
 
     def refresh(self) -> None:
         """Copy the current parameters into the flat array."""
-        for offset, tensor, is_weight in self._tensors:
-            values = tensor.detach().cpu().numpy()
-            if is_weight:
-                values = tiled(values)
+        for offset, tensor, pack in self._tensors:
+            values = pack(tensor.detach().cpu().numpy())
             self.packed.weights[offset : offset + values.size] = values.ravel()
+
+    def initial(self, observation: Any) -> ModelOutput:
+        """Encode the roots' observations; a recurrent cell starts empty."""
+        from rl_training.kernels.search.perceptron_search import predict_mlp
+
+        if self.changed():
+            self.refresh()
+        latent = self.represent(observation)
+        rows = len(latent)
+        if rows != len(self._roots.values):
+            self._roots = make_leaves(rows, int(self.packed.layers[self.packed.policy]["width"]))
+        inputs = np.ascontiguousarray(latent.float().cpu().numpy())
+        predict_mlp(self.packed, inputs, self._roots, self._activations, _together(rows))
+        return ModelOutput(
+            prior_logits=torch.from_numpy(self._roots.logits.copy()),
+            value=torch.from_numpy(self._roots.values.copy()),
+            reward=torch.from_numpy(self._roots.rewards),
+            discount=torch.from_numpy(self._roots.discounts),
+            embedding=latent,
+        )
 
     def simulate(self, rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None:
         """Run all simulations of a search whose roots are made."""
         from rl_training.kernels.search.perceptron_search import search_mlp
 
-        if self.changed():
-            self.refresh()
-        batch, nodes = tree.nodes.shape
-        stride = self.packed.latent_stride
-        rows = batch * nodes
-        if self._scratch.size < rows * stride + batch * self.columns:
-            self._scratch = np.zeros(rows * stride + batch * self.columns, np.float32)
-        latents = self._scratch[: rows * stride].reshape(rows, stride)
-        activations = self._scratch[rows * stride :][: batch * self.columns]
-        latents[::nodes, : self.latent_size] = root.embedding.float().cpu().numpy()
-        search_mlp(rule, tree, self.packed, leaves, latents, activations)
-        self.latents = latents.reshape(batch, nodes, stride)[:, :, : self.latent_size]
+        self._shape = batch, nodes = tree.nodes.shape
+        together, array, packed = _together(batch), self._buffers.array, self.packed
+        rows = nodes * (batch if self.keeps_embeddings else min(together, batch))
+        self._states = NodeStates(
+            latents=array("latents", np.float32, rows * packed.latent_stride),
+            cells=array("cells", np.float32, rows * 2 * packed.cell_stride),
+            prefixes=array("prefixes", np.float32, rows),
+            depths=array("depths", np.float32, rows),
+        )
+        roots = np.ascontiguousarray(root.embedding.float().cpu().numpy())
+        search_mlp(rule, tree, packed, leaves, roots, self._states, self._activations, together)
+
+    @property
+    def embeddings(self) -> np.ndarray:
+        """What the last search imagined [trees, nodes, ...], in the order of the torch model's embeddings."""
+        assert self.keeps_embeddings
+        latents, cells, prefixes, depths = (part.reshape(*self._shape, -1) for part in self._states)
+        latents = latents[:, :, : self.latent_size]
+        if not self.cell_size:
+            return latents
+        output, memory = np.split(cells, 2, axis=2)
+        cell = output[:, :, : self.cell_size], memory[:, :, : self.cell_size]
+        return np.concatenate((latents, *cell, prefixes, depths), axis=2)
+
+
+def _together(rows: int) -> int:
+    """Return how many rows to take at a time, in groups of nearly equal size: whole fours."""
+    groups = max(-(-rows // ROWS_TOGETHER), 1)
+    return max(-(-rows // (4 * groups)), 1) * 4

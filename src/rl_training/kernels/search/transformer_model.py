@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.kernels.search.perceptron_model import padded, tiled
+from rl_training.kernels.search.perceptron_layout import padded, tiled
 from rl_training.search.model import ModelOutput
 from rl_training.search.rule import Rule
 from rl_training.search.tree import Buffers, Leaves, Tree, make_leaves

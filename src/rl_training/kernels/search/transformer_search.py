@@ -10,15 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.kernels.search.perceptron_model import RELU
-from rl_training.kernels.search.perceptron_search import (
-    ANY_ORDER,
-    activate,
-    expectation,
-    exponential,
-    multiply,
-    normalize,
-)
+from rl_training.kernels.compiled.exponentials import exponential
+from rl_training.kernels.search.network_outputs import expectation
+from rl_training.kernels.search.perceptron_layout import RELU
+from rl_training.kernels.search.products import multiply
+from rl_training.kernels.search.row_functions import ANY_ORDER, activate, normalize
 from rl_training.kernels.search.transformer_model import PackedTransformer, Workspace
 from rl_training.search.compilation import compiled, part
 from rl_training.search.growth import grow, select
@@ -51,13 +47,11 @@ def apply(
 def norm_rows(network: PackedTransformer, norm: int, rows: int, activations: np.ndarray) -> None:
     """Write every row of `hidden`, normalised, to `normed`."""
     width = network.width
-    gain, shift = network.weights[norm : norm + width], network.weights[norm + width : norm + 2 * width]
     for row in range(rows):
         source = network.columns.hidden * rows + row * network.stride
         target = network.columns.normed * rows + row * network.stride
-        normed = activations[target : target + width]
-        copy(activations[source:], normed)
-        normalize(normed, gain, shift)
+        copy(activations[source:], activations[target : target + width])
+        normalize(activations, target, width, network.weights, norm, norm + width)
 
 
 @part()
@@ -178,7 +172,7 @@ def ask_experts(network: PackedTransformer, number: int, rows: int, workspace: W
         count = gather(network, expert, rows, per_row, workspace)
         first, second = linears[block.experts + 2 * expert], linears[block.experts + 2 * expert + 1]
         apply(first, count, gathered, stride, inner, weights, activations)
-        activate(activations[inner : inner + count * first.outputs], RELU)
+        activate(activations, inner, count * first.outputs, RELU)
         apply(second, count, inner, first.outputs, answer, weights, activations)
         for member in range(count):
             row = workspace.group[member]
@@ -218,11 +212,11 @@ def ask_heads(
     trunk, scalar, vector = network.linears[heads], network.linears[heads + 1], network.linears[heads + 2]
     source, inner, answer = columns.normed * rows + first * network.stride, columns.inner * rows, columns.answer * rows
     apply(trunk, count, source, network.stride, inner, weights, activations)
-    activate(activations[inner : inner + count * trunk.outputs], RELU)
+    activate(activations, inner, count * trunk.outputs, RELU)
     apply(scalar, count, inner, trunk.outputs, answer, weights, activations)
     for row in range(count):
         start = answer + row * scalar.outputs
-        scalars[first + row] = expectation(activations[start : start + scalar.width])
+        scalars[first + row] = expectation(activations, start, scalar.width)
     apply(vector, count, inner, trunk.outputs, answer, weights, activations)
 
 

@@ -14,7 +14,7 @@ logger = logging.getLogger("rl_training")
 def accelerate(algorithm: Any, mode: str, updates: float | None = None) -> dict[str, str | None]:
     """Attach the kernel that knows the algorithm, if there is one; return its name, or the reason why there is none.
 
-    `updates` is about how many gradient steps the run takes, where kernels serve them alone.
+    `updates` is about how many gradient steps the run takes, None where that is not known.
     """
     if mode == "off":
         return {"kernel": None, "reason": "switched off"}
@@ -34,8 +34,8 @@ def log_acceleration(found: dict[str, str | None]) -> None:
         logger.info("acceleration: none, %s", found["reason"])
 
 
-def planned_updates(config: TrainConfig, params: Any, loop: str) -> float | None:
-    """Return about how many gradient steps a configuration asks for, None where compiled code serves more than them."""
+def planned_updates(config: TrainConfig, params: Any, loop: str) -> float:
+    """Return about how many gradient steps a configuration asks for."""
     steps = config.total_timesteps
     if loop == "on_policy":
         rollout = params.num_steps * config.num_envs
@@ -43,4 +43,4 @@ def planned_updates(config: TrainConfig, params: Any, loop: str) -> float | None
         return steps / rollout * getattr(params, "update_epochs", 1) * math.ceil(rollout / minibatch)
     if loop == "off_policy":
         return max(steps - params.learning_starts, 0) / params.train_interval * params.updates_per_round
-    return None
+    return max(steps - params.learning_starts, 0) * params.replay_ratio

@@ -1,0 +1,201 @@
+"""MuZero's gradient in compiled code, for perceptrons on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.muzero import MuZero
+from rl_training.algorithms.planning.unroll import UnrollBatch
+from rl_training.kernels.checks import compare
+from rl_training.kernels.compiled import unroll as compiled
+from rl_training.kernels.compiled.affine import LAYER
+from rl_training.kernels.compiled.lanes import LANES
+from rl_training.kernels.compiled.planning_parts import BLOCK, BLOCK_LAYERS, PROJECTOR, Memory, Network, Regions
+from rl_training.kernels.layouts import index_in
+from rl_training.models.planning.planning_network import Block, PlanningNetwork
+
+CHUNK = 32
+"""Rows of a batch that are passed at once: what is kept of their unroll fits the processor's cache."""
+_MOVED = 0.1  # deviation of what is added to the weights to compare gradients again
+_NO_NUMBERS = np.empty(0, np.float32)
+
+
+class CompiledUnroll:
+    """Takes the place of `gradient`."""
+
+    def __init__(self, algorithm: MuZero, kernel: str) -> None:
+        params, optimizer = algorithm.params, algorithm.optimizer
+        self.algorithm = algorithm
+        self.kernel = kernel
+        network: PlanningNetwork = algorithm.network
+        self.network, self.memory = describe(network, optimizer.values, params.unroll_steps)
+        self.settings = compiled.Settings(
+            steps=params.unroll_steps,
+            value_coef=float(params.value_coef),
+            reward_coef=float(params.reward_coef),
+            consistency_coef=float(params.consistency_coef),
+        )
+        self._flat, self._gradient = optimizer.values.numpy(), optimizer.gradient.numpy()
+        self._encode: Any = network.encoder.forward
+
+    def gradient(self, batch: UnrollBatch) -> dict[str, Tensor]:
+        """Overwrite the optimizer's gradient by that of the loss and return the loss's parts as metrics."""
+        report = np.empty(compiled.REPORT)
+        compiled.unroll_gradient(
+            self._flat, self._gradient, self.network, self.memory, self._arrays(batch), self.settings, report
+        )
+        states, values, rewards, successors = np.maximum(report[compiled.STATES :], 1.0)
+        metrics = {
+            "loss_policy": report[compiled.LOSS_POLICY] / states,
+            "loss_value": report[compiled.LOSS_VALUE] / values,
+            "loss_reward": report[compiled.LOSS_REWARD] / rewards,
+            "clipped_targets": report[compiled.CLIPPED] / max(report[compiled.VALUES] + report[compiled.REWARDS], 1.0),
+        }
+        if self.network.consistency:
+            metrics["loss_consistency"] = report[compiled.LOSS_CONSISTENCY] / successors
+        return {name: torch.tensor(number, dtype=torch.float32) for name, number in metrics.items()}
+
+    def check(self, reference: Callable[[UnrollBatch], dict[str, Tensor]], batch: UnrollBatch) -> None:
+        """Compare the gradients of a batch, then again with weights moved at random: heads of zeros hide much."""
+        values = self.algorithm.optimizer.values
+        original, generator = values.clone(), torch.Generator().manual_seed(0)
+        self._compare(reference, batch)
+        values.add_(torch.randn(values.shape, generator=generator), alpha=_MOVED)
+        try:
+            self._compare(reference, batch)
+        finally:
+            values.copy_(original)
+
+    def _compare(self, reference: Callable[[UnrollBatch], dict[str, Tensor]], batch: UnrollBatch) -> None:
+        gradient = self.algorithm.optimizer.gradient
+        expected_metrics = reference(batch)
+        expected = gradient.clone()
+        metrics = self.gradient(batch)
+        compare(self.kernel, "the gradient of this run's first update", gradient, expected)
+        for name, number in expected_metrics.items():
+            compare(self.kernel, f"`{name}` of this run's first update", metrics[name], number)
+
+    def _arrays(self, batch: UnrollBatch) -> compiled.Batch:
+        successor = batch.successor if self.network.consistency else None
+        return compiled.Batch(
+            features=_array(self._encode(batch.observation)),
+            successors=_NO_NUMBERS if successor is None else _array(self._encode(successor)),
+            action=batch.action.numpy().reshape(-1),
+            value=_array(batch.value),
+            value_mask=_array(batch.value_mask),
+            reward=_array(batch.reward),
+            reward_mask=_array(batch.reward_mask),
+            policy=_array(batch.policy),
+            policy_mask=_array(batch.policy_mask),
+            successor_mask=_array(batch.successor_mask),
+            weight=_NO_NUMBERS if batch.weight is None else _array(batch.weight),
+        )
+
+
+class _Places:
+    """Places for matrices one after another, each aligned to whole vectors."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.end = start
+
+    def take(self, size: int) -> int:
+        """Return where so many numbers begin."""
+        begin, self.end = self.end, self.end + padded(size)
+        return begin
+
+
+def describe(network: PlanningNetwork, values: Tensor, steps: int) -> tuple[Network, Memory]:
+    """Return a network whose parameters are views of `values` as compiled code takes it, and memory for it."""
+    weights, transposed = _Places(), _Places()
+
+    def layer(weight: Tensor, bias: Tensor) -> tuple[int, ...]:
+        outputs, inputs = weight.shape
+        flat = index_in(values, weight), index_in(values, bias)
+        places = weights.take(inputs * padded(outputs)), weights.take(outputs)
+        return inputs, outputs, *flat, *places, transposed.take(outputs * padded(inputs))
+
+    def linear(module: nn.Module) -> tuple[int, ...]:
+        assert isinstance(module, nn.Linear)
+        return layer(module.weight, module.bias)
+
+    cell, none = network.prefix, (0,) * len(LAYER.names or ())
+    gates = [none, none]
+    if cell is not None:
+        gates = [layer(*(cell.get_parameter(f"{part}_{kind}") for kind in ("weight", "bias"))) for part in _CELL]
+    blocks = [network.representation, network.dynamics]
+    consistency = network.projector is not None
+    if network.projector is not None and network.predictor is not None:
+        blocks += [network.projector, network.predictor]
+    layers = [linear(module) for module in (network.trunk, network.policy, network.value)]
+    layers += [linear(network.reward[0]), linear(network.reward[2]), *gates]
+    layers += [linear(module) for block in blocks for module in (block.first, block.second)]
+    trace, rows = _Places(LANES), (steps + 1) * CHUNK
+
+    def region(width: int) -> int:
+        return trace.take(rows * padded(width))
+
+    def block_entry(number: int, block: Block, scales: int) -> tuple[int, ...]:
+        first = BLOCK_LAYERS + 2 * number
+        hidden, width = block.first.out_features, block.second.out_features
+        norm = index_in(values, block.norm.weight), index_in(values, block.norm.bias)
+        return first, first + 1, *norm, region(hidden), region(hidden), region(width), scales * rows
+
+    entries = [block_entry(number, block, number) for number, block in enumerate(blocks)]
+    if consistency:  # the projector once more, for the observations' latents
+        entries.append(block_entry(PROJECTOR, blocks[PROJECTOR], len(blocks)))
+    size = 0 if cell is None else cell.size
+    hidden, atoms = network.trunk.out_features, network.value.out_features
+    regions = Regions(
+        features=region(network.encoder.width),
+        encoded=region(network.latent_size),
+        states=region(network.latent_size),
+        trunk=region(hidden),
+        policy=region(network.policy.out_features),
+        value=region(atoms),
+        gates=region(4 * size),
+        memory=region(size),
+        shown=region(size),
+        output=region(size),
+        reward=region(hidden),
+        reward_logits=region(atoms),
+    )
+    described = Network(
+        layers=np.array(layers, LAYER),
+        blocks=np.array(entries, BLOCK),
+        regions=regions,
+        action_rows=index_in(values, network.action_rows),
+        latent=network.latent_size,
+        horizon=0 if cell is None else cell.horizon,
+        consistency=consistency,
+        eps=float(blocks[0].norm.eps),
+    )
+    memory = Memory(
+        values=np.zeros(weights.end, np.float32),
+        transposed=np.zeros(transposed.end, np.float32),
+        gradient=np.zeros(weights.end, np.float32),
+        trace=np.zeros(trace.end, np.float32),
+        grad=np.zeros(trace.end, np.float32),
+        scales=np.zeros(len(entries) * rows),
+        spans=np.zeros((2, rows)),
+        chunk=CHUNK,
+    )
+    return described, memory
+
+
+_CELL = "input", "state"
+
+
+def padded(width: int) -> int:
+    """Return the number of columns with the padding."""
+    return width + -width % LANES
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """Return the float32 elements in order; of contiguous tensors they share the memory."""
+    array: np.ndarray = tensor.detach().float().numpy().reshape(-1)
+    return array
