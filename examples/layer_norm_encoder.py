@@ -1,4 +1,4 @@
-"""An encoder of your own: residual layers with LayerNorm over vectors, before the heads of PPO, DQN, SAC or TD3.
+"""A user-defined encoder: residual layers with LayerNorm over vectors, before the heads of PPO, DQN, SAC or TD3.
 
 `axiomrl train --algo ppo --env CartPole-v1 --set algo_kwargs.encoder=examples/layer_norm_encoder.py:Residual`
 """

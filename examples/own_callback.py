@@ -1,4 +1,4 @@
-"""A stop rule and a metric of your own, in a file of your own.
+"""A user-defined stop rule and metric in a single file.
 
 `axiomrl train --preset ppo-cartpole --set 'callbacks=[{use: examples/own_callback.py:StopWhenSteady, target: 450}]'`
 """
@@ -10,7 +10,7 @@ from rl_training import Callback, TrainingEvent
 
 
 class StopWhenSteady(Callback):
-    """Ends a run once the mean training return has stayed at its target for some rows; logs for how many it has."""
+    """Ends a run once the mean training return has stayed at its target for some rows, and logs their number."""
 
     def __init__(self, target: float, rows: int = 3) -> None:
         self.target, self.rows, self.reached = target, rows, 0
@@ -22,7 +22,7 @@ class StopWhenSteady(Callback):
             if self.reached >= self.rows:
                 event.request_stop(f"the return stayed at {self.target:g} for {self.rows} rows")
 
-    def state_dict(self) -> dict[str, Any]:  # saved with every checkpoint, so that a resumed run counts on
+    def state_dict(self) -> dict[str, Any]:  # saved with every checkpoint, so that a resumed run continues the count
         return {"reached": self.reached}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""PPO from its parts, without a session: the loop on one screen.
+"""PPO without a session: the training loop on one screen.
 
-What `axiomrl train` adds around it are files, checkpoints, evaluation, schedules and signals; the algorithm, the
-collector and the environments are the same objects.
+`axiomrl train` adds files, checkpoints, evaluation, schedules and signals; the algorithm, the collector and the
+environments are the same objects.
 
     python examples/ppo_by_hand.py
 """

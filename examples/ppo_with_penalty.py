@@ -1,4 +1,4 @@
-"""PPO with a term of its own: `axiomrl train --algo examples/ppo_with_penalty.py:SPEC --env CartPole-v1`."""
+"""PPO with an additional loss term: `axiomrl train --algo examples/ppo_with_penalty.py:SPEC --env CartPole-v1`."""
 
 from dataclasses import dataclass
 from typing import Any

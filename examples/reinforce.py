@@ -1,4 +1,4 @@
-"""REINFORCE with a learned baseline, whole: `axiomrl train --algo examples/reinforce.py:SPEC --env CartPole-v1`."""
+"""REINFORCE with a learned baseline: `axiomrl train --algo examples/reinforce.py:SPEC --env CartPole-v1`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -18,7 +18,7 @@ class ReinforceParams(OnPolicyParams):
 
 
 class Reinforce(OnPolicyAlgorithm):
-    parts = ("model", "optimizer")  # what a checkpoint holds
+    parts = ("model", "optimizer")  # the state in a checkpoint
 
     def build(self, observation_space: Any, action_space: Any, generator: torch.Generator) -> None:
         encoder = self.make_encoder(observation_space, orthogonal=True, generator=generator)
@@ -44,7 +44,7 @@ class Reinforce(OnPolicyAlgorithm):
 
     def update(self, batch: Any, controls: Any, generator: torch.Generator) -> dict[str, Tensor]:
         later, returns = self.values(batch.last_observation), torch.empty_like(batch.reward)
-        for t in reversed(range(len(returns))):  # a truncated episode would have gone on, a terminated one not
+        for t in reversed(range(len(returns))):  # bootstrap truncated episodes, not terminated ones
             later = torch.where(batch.truncated[t], batch.final_value[t], later) * ~batch.terminated[t]
             returns[t] = later = batch.reward[t] + self.params.gamma * later
         policy, value = self.model(batch.flat_observation(), batch.flat_mask())

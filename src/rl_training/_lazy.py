@@ -1,4 +1,4 @@
-"""Exports that are imported on first use, so that importing the package costs nothing."""
+"""Exports that are imported on first use, so that importing the package is fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STABLE = {
     "resume": "rl_training.runtime.workflows",
     "train": "rl_training.runtime.workflows",
 }
-"""What `rl_training` exports, and where it is defined."""
+"""The exports of `rl_training`, and the modules that define them."""
 
 
 def lazy_exports(module: str, sources: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

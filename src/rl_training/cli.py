@@ -1,4 +1,4 @@
-"""The command `axiomrl`: parse arguments, call a workflow, print what came of it."""
+"""The command `axiomrl`: parses arguments, calls a workflow, prints the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ app = make_app("Train, evaluate and resume reinforcement-learning agents.")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `axiomrl` with the given arguments (the process's own by default) and return the exit status."""
+    """Run `axiomrl` with the given arguments (by default those of the process) and return the exit status."""
     arguments = sys.argv[1:] if argv is None else argv
     return run_app(app, arguments or ["--help"], name="axiomrl")
 
@@ -53,7 +53,7 @@ def _show_help(context: typer.Context, asked: bool) -> None:
         raise typer.Exit
 
 
-# typer's own --help, where it is not given, is checked by pydantic, whose import doubles the time of `train --help`.
+# pydantic would check typer's default --help, and its import doubles the time of `train --help`.
 @app.callback(add_help_option=False)
 def _global_options(
     version: Annotated[
@@ -81,7 +81,7 @@ def train(
     from rl_training.runtime import workflows
     from rl_training.runtime.recording.progress import make_progress
 
-    # Seeds in other processes report their progress as lines of the log.
+    # Seeds in other processes report their progress as log messages.
     progress = make_progress(quiet=output.quiet) if trains_in_this_process(config) else []
     result = workflows.train(config, callbacks=progress, continue_from=continue_from, trust_code=trust_code)
     return _print_result(result, output)
@@ -104,7 +104,7 @@ def evaluate(
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     trust_code: TrustCode = False,
 ) -> int:
-    """Evaluate a checkpoint on episodes of their own."""
+    """Evaluate a checkpoint on new episodes."""
     if num_episodes is not None and num_episodes < 1:
         raise ConfigError(f"--num-episodes: must be an integer >= 1, got {num_episodes}")
     if seed is not None and seed < 0:
@@ -160,7 +160,7 @@ def resume(
     trust_code: TrustCode = False,
     seeds: Annotated[str | None, typer.Option("--seeds", hidden=True)] = None,
 ) -> int:
-    """Go on with a run from its checkpoint as if it had never stopped."""
+    """Continue a run from its checkpoint as if it had never stopped."""
     if seeds is not None:
         raise ConfigError(
             "--seeds: resume is for one run; the missing seeds of a sweep are trained by "
@@ -245,7 +245,7 @@ def algos(
 
 
 def doctor(output: Output) -> int:
-    """Show versions, devices and what works, as key=value lines."""
+    """Show versions, devices and supported features as key=value lines."""
     from rl_training.runtime.setup.doctor import examine
 
     findings = examine()
@@ -258,14 +258,14 @@ for command in (train, evaluate, resume, config, algos, doctor, zoo, report, lea
 
 
 def _video_paths(paths: tuple[Path, ...]) -> dict[str, Any]:
-    """Name the file of a video, or the files of several tasks' ones."""
+    """Return the path of a video, or the paths of several tasks' videos, as result fields."""
     if len(paths) == 1:
         return {"video_path": paths[0]}
     return {"video_paths": [str(path) for path in paths]} if paths else {}
 
 
 def _print_result(result: TrainResult, output: Output) -> int:
-    """Print what a run left behind and return its exit status."""
+    """Print the result of a run and return its exit status."""
     record = {
         "run_dir": result.run_dir,
         "checkpoint_path": result.checkpoint_path,
@@ -282,7 +282,7 @@ def _print_result(result: TrainResult, output: Output) -> int:
 
 
 def _exit_status(result: TrainResult) -> int:
-    """Say how to go on after what was not completed, and return the exit status."""
+    """Log how to continue a run that was not completed, and return the exit status."""
     place = shlex.quote(str(result.benchmark_summary_path or result.run_dir))
     command = "train --continue" if result.benchmark_summary_path is not None else "resume --checkpoint"
     if result.signal is not None:

@@ -1,9 +1,9 @@
-"""The flags of `train` and `config`, and how they are laid over a file, a preset or an algorithm's defaults."""
+"""The flags of `train` and `config`, and how they override a file, a preset or an algorithm's defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def integer_option(flag: str, help: str) -> Any:
-    """Return a typer option that takes a whole number."""
+    """Return a typer option for an integer."""
     return typer.Option(flag, parser=whole_number, metavar="INTEGER", help=help)
 
 
@@ -33,7 +33,7 @@ RunTags = Annotated[
 
 @dataclass(frozen=True)
 class ConfigRequest:
-    """Where a configuration comes from and what the flags change in it."""
+    """The source of a configuration, and the flags that change it."""
 
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A YAML file.")] = None
     preset: Annotated[
@@ -47,7 +47,14 @@ class ConfigRequest:
     seeds: Annotated[
         str | None, typer.Option("--seeds", metavar="LIST", help="Seeds of a sweep, one run each: 1,2,3 or 1-10.")
     ] = None
-    jobs: Annotated[int | None, integer_option("--jobs", "Seeds trained at the same time, in processes.")] = None
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            "--jobs",
+            metavar="INTEGER|auto",
+            help="Seeds trained at the same time, in processes; by default as many as there are cores.",
+        ),
+    ] = None
     executor: Annotated[
         str | None, typer.Option("--executor", metavar="NAME", help="How seeds are run: serial, processes or ray.")
     ] = None
@@ -103,10 +110,10 @@ TrustCode = Annotated[
 def _apply_overrides(
     request: ConfigRequest, continue_from: Path | None = None, *, trust_code: bool = False
 ) -> TrainConfig:
-    """Lay the flags and `--set` over the file, the preset or the algorithm's defaults, and validate the result.
+    """Apply the flags and `--set` to the file, the preset or the algorithm's defaults, and validate the result.
 
-    A sweep that is continued has its configuration in its summary, where none of the three is given; `trust_code`
-    says that the code which it names may be executed.
+    If none of the three is given, a continued sweep uses the configuration in its summary; `trust_code` permits the
+    execution of the code that it names.
     """
     from rl_training.experiment.configuration.config_files import load_config
     from rl_training.experiment.sweeps import parse_seeds
@@ -125,7 +132,7 @@ def _apply_overrides(
         raise ConfigError("--seed does not go with --seeds; leave one of them out")
     overrides: dict[str, Any] = {
         "benchmark.seeds": None if request.seeds is None else parse_seeds(request.seeds),
-        "benchmark.jobs": request.jobs,
+        "benchmark.jobs": _jobs(request.jobs),
         "benchmark.executor": request.executor,
         "benchmark.ray_address": request.ray_address,
         "tags": request.tag,
@@ -158,11 +165,18 @@ def _apply_overrides(
             f"--seed: the configuration has the seeds {', '.join(map(str, seeds))}; name others by --seeds, "
             "or make it one run by --set benchmark.seeds=null"
         )
+    if request.seeds is not None and not {"jobs", "executor"} & config.benchmark.keys():
+        return replace(config, benchmark={**config.benchmark, "jobs": "auto"})
     return config
 
 
+def _jobs(text: str | None) -> int | str | None:
+    """Return what `--jobs` says."""
+    return text if text is None or text == "auto" else whole_number(text)
+
+
 def _algorithm_and_environment(request: ConfigRequest) -> dict[str, Any]:
-    """Return the configuration that `--algo` and `--env` make, which belong together and to nothing else."""
+    """Return the configuration made of `--algo` and `--env`, which must be given together, without another source."""
     if request.config is not None or request.preset is not None:
         source = "--preset" if request.config is None else "--config"
         given, key = ("--env", "env_id") if request.algo is None else ("--algo", "algo")

@@ -1,4 +1,4 @@
-"""What every command shares: the flags --debug, --quiet and --json, errors as sentences, exit statuses."""
+"""Shared parts of all commands: the flags --debug, --quiet and --json, error messages, exit statuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Output:
-    """How a command talks: results on stdout, everything else on stderr."""
+    """The output of a command: results on stdout, everything else on stderr."""
 
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only warnings and errors on stderr.")] = False
@@ -41,13 +41,13 @@ class Output:
             sys.stdout.flush()
 
     def show_text(self, text: str) -> None:
-        """Print a result that was rendered already."""
+        """Print a rendered result."""
         with _reader_may_leave():
             sys.stdout.write(text)
             sys.stdout.flush()
 
     def report(self, error: BaseException) -> int:
-        """Say what went wrong on stderr and return the exit status."""
+        """Print an error message on stderr and return the exit status."""
         if self.debug:
             import traceback
 
@@ -61,14 +61,14 @@ class Output:
 
 
 def make_app(summary: str) -> typer.Typer:
-    """Return an empty application with plain, quick help and without completion commands."""
+    """Return an empty application with plain, fast help and without completion commands."""
     return typer.Typer(help=summary, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def add_command(app: typer.Typer, function: Callable[..., int], *, name: str) -> None:
     """Register a function that takes an `output` as a command.
 
-    A parameter that is a dataclass becomes one option per field, so that commands can share options.
+    Each field of a parameter that is a dataclass becomes an option, so that commands can share options.
     """
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, type] = {}
@@ -89,7 +89,7 @@ def add_command(app: typer.Typer, function: Callable[..., int], *, name: str) ->
         with _logging_to_stderr(quiet=output.quiet):
             try:
                 return function(**values)
-            except SystemExit as error:  # an environment's or a callback's, which must not pass for success
+            except SystemExit as error:  # raised by an environment or a callback; it must not count as success
                 return output.report(RunFailure(f"the run was ended by a call of sys.exit({error.code!r}) inside it"))
             except (KeyboardInterrupt, Exception) as error:
                 return output.report(error)
@@ -100,21 +100,21 @@ def add_command(app: typer.Typer, function: Callable[..., int], *, name: str) ->
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str], *, name: str) -> int:
-    """Run a command line and return its exit status, whatever happens."""
+    """Run a command line and return its exit status; no exception is raised."""
     silence_sdl()
     try:
         return int(typer.main.get_command(app).main(list(arguments), prog_name=name, standalone_mode=False) or 0)
-    except SystemExit:  # typer's way to say that the reader of a help text left
+    except SystemExit:  # typer exits if the reader of a help text closes the pipe
         return 0
     except (KeyboardInterrupt, Exception) as error:
-        # Nothing was parsed, and yet the flags about errors hold.
+        # Parsing failed, but the flags about errors still apply.
         return Output(**{flag: f"--{flag}" in arguments for flag in _field_names(Output)}).report(error)
 
 
 def key_value_lines(record: Mapping[str, Any]) -> list[str]:
-    """Return `key=value` for every entry; nothing stands after the sign where there is no value.
+    """Return `key=value` for every entry; nothing follows the sign if there is no value.
 
-    A value may come from somebody's file, and stays on its line.
+    A value may come from somebody else's file; it is escaped to stay on its line.
     """
     return [printable(f"{key}={'' if value is None else value}") for key, value in record.items()]
 
@@ -144,7 +144,7 @@ def _options(record: type) -> list[inspect.Parameter]:
 
 
 def _explain(error: BaseException) -> tuple[list[str], int]:
-    """Return the sentences and the exit status of an error."""
+    """Return the messages and the exit status of an error."""
     if isinstance(error, ConfigError):
         return list(error.problems), error.exit_status
     if isinstance(error, AxiomError):
@@ -170,7 +170,7 @@ def _usage_sentence(error: Any) -> str:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to whatever stderr is at the moment: a live progress line puts itself in between."""
+    """Writes to the current stderr, which a live progress line may replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno < logging.WARNING else f"axiomrl: {record.levelname.lower()}: "
@@ -193,18 +193,18 @@ def _logging_to_stderr(*, quiet: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reader_may_leave() -> Iterator[None]:
-    """Let a reader of stdout such as `head` leave early; anything else that cannot be written is an error."""
+    """Allow a reader of stdout such as `head` to close it early; any other write error is reported."""
     try:
         yield
     except OSError as error:
-        # What is still buffered would raise again when the interpreter flushes at its end.
+        # Buffered output would raise again when the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise StorageError(f"cannot write the result to stdout: {error.strerror or error}") from error
 
 
 def _strict(value: Any) -> Any:
-    """Return a value that strict JSON can hold: paths as text, not-a-number as null."""
+    """Return a value that strict JSON can represent: paths as text, not-a-number as null."""
     if isinstance(value, Mapping):
         return {str(key): _strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The commands that read runs and change nothing: `report`, `leaderboard`, `compare`, `plot`."""
+"""The commands that only read runs: `report`, `leaderboard`, `compare`, `plot`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _several(flag: str, metavar: str, help: str) -> Any:
 
 @dataclass(frozen=True)
 class RunChoice:
-    """Where runs are looked for and which of them are meant."""
+    """Where runs are searched for and which of them are selected."""
 
     runs: Annotated[
         list[Path] | None,
@@ -51,7 +51,7 @@ class RunChoice:
     ] = 0
 
     def paths(self, named: list[Path] | None = None) -> list[Path]:
-        """Return where to look; `named` are the positional arguments."""
+        """Return the directories to search; `named` are the positional arguments."""
         return [*(named or ()), *(self.runs or ())] or [DEFAULT_RUNS]
 
     def filters(self) -> Filters:
@@ -78,7 +78,7 @@ class RunChoice:
 
 @dataclass(frozen=True)
 class Rendering:
-    """In which form a report is given, and where to."""
+    """The format of a report, and its destination."""
 
     output_format: Annotated[
         Literal["text", "json", "csv", "markdown", "html"] | None,
@@ -117,7 +117,7 @@ class Rendering:
 
 @dataclass(frozen=True)
 class DriftGate:
-    """When drift from the manifests is a failure."""
+    """Whether drift from the manifests is a failure."""
 
     fail_on_manifest_drift: Annotated[
         bool,
@@ -130,13 +130,13 @@ class DriftGate:
 
     @property
     def threshold(self) -> str | None:
-        """The least severity that fires, None where drift is no failure."""
+        """The lowest severity that is a failure, None if drift is not."""
         return self.drift_severity if self.fail_on_manifest_drift else None
 
 
 @dataclass(frozen=True)
 class BaselineGate:
-    """What a leaderboard is compared with, and whether a loss is a failure."""
+    """The baseline of a leaderboard, and whether a regression is a failure."""
 
     baseline: Annotated[
         str | None,
@@ -148,7 +148,7 @@ class BaselineGate:
     ] = False
 
     def check(self) -> None:
-        """Refuse a gate that has nothing to compare with."""
+        """Raise an error if there is nothing to compare with."""
         if self.fail_on_regression and self.baseline is None:
             raise ConfigError("--fail-on-regression needs something to compare with; add --baseline FILE or ENTRY")
 
@@ -174,7 +174,7 @@ def leaderboard(
     output: Output,
     paths: Paths = None,
 ) -> int:
-    """Rank entries by what their seeds show, per environment and per suite."""
+    """Rank entries by the scores of their seeds, per environment and per suite."""
     baseline.check()
     from rl_training.zoo.reporting import build_report
 
@@ -209,7 +209,7 @@ def compare(
         ),
     ] = None,
 ) -> int:
-    """Say whether A is better than B, with the evidence."""
+    """Show whether A is better than B, with the evidence."""
     if min_probability is not None and not 0 <= min_probability <= 1:
         raise ConfigError(f"--min-probability: must lie between 0 and 1, got {min_probability}")
     from rl_training.zoo.comparison import Scored
@@ -256,7 +256,7 @@ def plot(
 
 
 def gate_status(report: Report) -> int:
-    """Say on stderr which gates fired and return the exit status."""
+    """Log which gates failed and return the exit status."""
     return _gate_result([f"{gate.name}: {reason}" for gate in report.gates for reason in gate.reasons])
 
 
@@ -267,7 +267,7 @@ def _gate_result(reasons: list[str]) -> int:
 
 
 def _side(text: str, choice: RunChoice) -> Entry:
-    """Return the entry of a name or tag, or the one entry whose runs a directory holds, which is called like it."""
+    """Return the entry of a name or tag, or the only entry in a directory, named after it."""
     from rl_training.zoo.entries import find_entry, group_runs
     from rl_training.zoo.run_index import index_runs
 
@@ -284,5 +284,5 @@ def _side(text: str, choice: RunChoice) -> Entry:
 
 
 def _with_words(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record whose intervals are `low to high`."""
+    """Return a record with intervals as text, `low to high`."""
     return {key: f"{value[0]} to {value[1]}" if isinstance(value, tuple) else value for key, value in record.items()}

@@ -1,7 +1,7 @@
 """The stable interface, tier `stable`: semantic versioning, no breaking change within a major release.
 
-Holds what `rl_training` itself exports and the stable algorithms with their parameters. Names are loaded on
-first use.
+Contains the exports of `rl_training` itself and the stable algorithms with their parameters. Names are loaded on first
+use.
 """
 
 from typing import TYPE_CHECKING

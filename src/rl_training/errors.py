@@ -1,4 +1,4 @@
-"""Errors a user can act on: one sentence that names the place and the repair.
+"""Errors that a user can act on: one sentence that names the place and the repair.
 
 The command line prints the message and exits with `exit_status`; anything that is not an
 `AxiomError` is a bug and keeps its traceback.
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 
 
 class AxiomError(Exception):
-    """Base of every error whose message is meant for the user."""
+    """Base class of all errors whose message is meant for the user."""
 
     exit_status = 2
 
 
 class ConfigError(AxiomError):
-    """The configuration is wrong; `problems` holds every fault that was found."""
+    """The configuration is invalid; `problems` contains all faults found."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
@@ -43,7 +43,7 @@ class CheckpointError(AxiomError):
 
 
 class RunFailure(AxiomError):
-    """The run started and could not go on."""
+    """A run started but could not continue."""
 
     exit_status = 1
 
@@ -68,6 +68,6 @@ def nearest(name: str, candidates: Iterable[str], *, limit: int = 3) -> list[str
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Return `; did you mean a or b?` for the nearest candidates, or nothing."""
+    """Return `; did you mean a or b?` for the nearest candidates, or an empty string."""
     close = nearest(name, candidates)
     return f"; did you mean {' or '.join(f'`{match}`' for match in close)}?" if close else ""

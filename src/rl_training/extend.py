@@ -1,7 +1,7 @@
-"""What an algorithm, a loss, a network or a callback of your own is made of: the extension interface.
+"""The extension interface: the classes and functions for user-defined algorithms, losses, networks and callbacks.
 
 Tier `experimental`: names may change in a minor release, after a deprecation warning in an earlier one. They are loaded
-on first use. docs/extending.md shows how they go together.
+on first use. docs/extending.md shows how to use them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """The command that installs an extra into this installation.
 
-The name `axiomrl` on PyPI belongs to another project, so that a command may never ask an index for it. What works
-depends on where this package came from: its checkout, its wheel, or the packages of the extra themselves.
+The name `axiomrl` on PyPI belongs to another project, so that a command must never ask an index for it. The working
+command depends on where this package came from: its checkout, its wheel, or the packages of the extra themselves.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _PROJECT = "pyproject.toml"
 
 
 class Installation:
-    """Where the package that is running was installed from, and what its extras ask for."""
+    """The origin of the running package, and the requirements of its extras."""
 
     def __init__(self, package: Path, distribution: metadata.Distribution | None) -> None:
         root = package.parent.parent
-        # Code that runs inside a checkout is editable, whatever another installation of the same name says.
+        # Code that runs inside a checkout is editable, even if there is another installation of the same name.
         self.editable = (root / _PROJECT).is_file() and package.parent.name == "src"
         self._metadata = distribution if not self.editable else None
         self.source = root if self.editable else _source(distribution)
 
     def command(self, extra: str) -> str | None:
-        """Return the command that adds an extra; None where neither a source nor the extra's packages are known."""
+        """Return the command that installs an extra; None if neither a source nor the extra's packages are known."""
         if self.source is not None and self.source.is_dir():
             here = self.source == Path.cwd()
             constraints = self.source / _CONSTRAINTS
@@ -49,12 +49,12 @@ class Installation:
         return f"pip install {' '.join(map(shlex.quote, words))}" if words else None
 
     def requirements(self, extra: str) -> list[Requirement]:
-        """Return what an extra asks for, with the extras that it includes, sorted by name."""
+        """Return the requirements of an extra, including those of extras that it includes, sorted by name."""
         found = {_without_marker(one): one for one in self._requirements(extra)}
         return [found[text] for text in sorted(found, key=str.lower)]
 
     def unmet(self, extra: str) -> list[str]:
-        """Return which packages of an extra are installed in a version that it cannot work with."""
+        """Return which packages of an extra are installed in an incompatible version."""
         problems = []
         for requirement in self.requirements(extra):
             try:
@@ -80,7 +80,7 @@ class Installation:
                 yield requirement
 
     def _declared(self, extra: str) -> list[str]:
-        """Return the texts of an extra's requirements, of a checkout from its own file: records of it may be older."""
+        """Return the requirements of an extra as text; of a checkout from its own file, since records may be old."""
         if self.editable and self.source is not None:
             project = tomllib.loads((self.source / _PROJECT).read_text(encoding="utf-8"))["project"]
             return list(project["optional-dependencies"].get(extra, ()))
@@ -89,18 +89,18 @@ class Installation:
 
 
 def install_hint(extra: str) -> str:
-    """Return what to do to get an extra, to be read after a colon: the command, where one is known."""
+    """Return how to install an extra, as text after a colon: the command if one is known."""
     command = _this_installation().command(extra)
     return f"run `{command}`" if command else f"install the packages that this project lists for the extra `{extra}`"
 
 
 def unmet_requirements(extra: str) -> list[str]:
-    """Return which installed packages have a version that an extra cannot work with, each as a sentence."""
+    """Return a sentence for each installed package whose version is incompatible with an extra."""
     return _this_installation().unmet(extra)
 
 
 def find_installation(package: Path, recorded: Iterable[metadata.Distribution]) -> Installation:
-    """Return the installation of a package's directory among those recorded, which may be the other project's."""
+    """Return the installation of a package's directory among those recorded, which may include the other project's."""
     for distribution in recorded:
         if Path(str(distribution.locate_file(package.name))).resolve() == package:
             return Installation(package, distribution)
@@ -112,11 +112,11 @@ def _this_installation() -> Installation:
 
 
 def _source(distribution: metadata.Distribution | None) -> Path | None:
-    """Return the directory or wheel on this machine that a distribution was installed from, while it exists."""
+    """Return the directory or wheel that a distribution was installed from, if it still exists."""
     try:
         recorded = json.loads((distribution and distribution.read_text("direct_url.json")) or "null")
         url = urlparse(recorded["url"])
-    except (ValueError, TypeError, KeyError):  # installed from an index, or by something that records nothing
+    except (ValueError, TypeError, KeyError):  # installed from an index, or without a record
         return None
     if url.scheme != "file":
         return None

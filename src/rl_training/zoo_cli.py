@@ -1,4 +1,4 @@
-"""The command `axiomrl-zoo`: what `axiomrl zoo` does, with the reports as commands of their own."""
+"""The command `axiomrl-zoo`: the same as `axiomrl zoo`, with the reports as separate commands."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_two_networks_with_the_same_weights_are_refused(directory: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        (["encoder_kwargs.width=3"], "algo_kwargs.encoder_kwargs: there is no encoder that takes them"),
+        (["encoder_kwargs.width=3"], "algo_kwargs.encoder_kwargs: there is no encoder to pass them to"),
         (["encoder=Vector"], "algo_kwargs.encoder: `Vector` names no module; write package.module:NAME"),
         (["encoder='my_nets:'"], "algo_kwargs.encoder: `my_nets:` names no module"),
         (["encoder=nothing:Here"], "algo_kwargs.encoder: cannot import `nothing` of `nothing:Here`"),

@@ -197,7 +197,7 @@ def test_algos_lists_names_tiers_and_summaries(axiomrl: Command) -> None:
 
 
 def test_algos_shows_one_algorithms_parameters(axiomrl: Command) -> None:
-    assert "num_steps: an integer >= 1; default 2048\n    Steps each environment" in axiomrl("algos", "ppo").out
+    assert "num_steps: an integer >= 1; default 2048\n    Steps of each environment" in axiomrl("algos", "ppo").out
     record = json.loads(axiomrl("algos", "ppo", "--json").out)
     gamma = next(entry for entry in record["parameters"] if entry["name"] == "gamma")
     assert gamma["default"] == "0.99"

@@ -28,7 +28,7 @@ def test_seeds_leave_one_run_each_and_one_summary(axiomrl: Command, tmp_path: Pa
     assert names[:3] == ["run_dir", "checkpoint_path", "best_checkpoint_path"]
     assert names.index("benchmark_summary_path") == names.index("benchmark_run_count") - 1, "then the metrics"
     summary = read_json(summary_path)
-    assert summary["config"]["benchmark"] == {"seeds": [11, 13]}
+    assert summary["config"]["benchmark"] == {"seeds": [11, 13], "jobs": "auto"}
     scores = [run["metrics"]["eval_return_mean"] for run in summary["runs"]]
     assert float(values["eval_return_mean_mean"]) == sum(scores) / 2
     said = [line for line in answer.err.splitlines() if line.startswith("seed ")]

@@ -57,7 +57,7 @@ class Player:
             self.replay.add(action, tag, done, cut, final, shown, mask, mask)
             policy = np.full((len(envs), ACTIONS), 0.0, np.float32)
             policy[:, 0] = tag
-            self.replay.note_search(policy, 1000 + tag, done, cut)
+            self.replay.add_search(policy, 1000 + tag, done, cut)
 
     def _observation(self, addition: float) -> np.ndarray:
         envs = np.arange(self.replay.num_envs, dtype=np.float32)
@@ -263,7 +263,7 @@ def test_stacked_observations_begin_with_their_episode() -> None:
     for step in range(3):
         following = np.stack((frame[:, 1], frame[:, 1] + 1), axis=1)
         replay.add(np.zeros(1, np.int64), np.zeros(1), nothing, nothing, following, following)
-        replay.note_search(np.full((1, ACTIONS), step), np.zeros(1), nothing, nothing)
+        replay.add_search(np.full((1, ACTIONS), step), np.zeros(1), nothing, nothing)
         frame = following
     assert observed(replay, range(3))[:, :, 0].tolist() == [[0, 0], [0, 1], [1, 2]]
     assert reached(replay, range(3))[:, :, 0].tolist() == [[0, 1], [1, 2], [2, 3]]

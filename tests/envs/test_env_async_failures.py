@@ -158,7 +158,7 @@ def test_closing_in_the_middle_of_a_hang_does_not_wait_for_it(monkeypatch: pytes
     env.reset(SEEDS)
     env._actions[:] = 2
     for worker in env._workers:
-        assert worker.tell("step")
+        assert worker.send("step")
     begin = time.monotonic()
     env.close()
     assert time.monotonic() - begin < HANG_SECONDS

@@ -175,7 +175,7 @@ def test_an_error_of_the_environment_itself_keeps_its_traceback() -> None:
 
 @pytest.mark.parametrize("reward", [np.array([0.5]), [0.5], np.array([[0.5]], np.float32)])
 def test_a_reward_in_an_array_is_the_number_it_holds_and_said_once(reward: Any, caplog: Any) -> None:
-    checks._say_once.cache_clear()
+    checks._warn_once.cache_clear()
     env = SyncVectorEnv([EnvSlot(lambda: Odd(*[good(reward=reward)] * 2, good(terminated=True)), i) for i in range(2)])
     env.reset([1, 2])
     with caplog.at_level(logging.WARNING, "rl_training"):

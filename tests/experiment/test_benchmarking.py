@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from harness import tiny_config
 from rl_training.errors import ConfigError, StorageError
+from rl_training.experiment import sweeps
 from rl_training.experiment.benchmarking import (
     SweepSummary,
     aggregate_numeric_metrics,
@@ -22,15 +23,38 @@ from rl_training.experiment.benchmarking import (
     read_summary,
     write_summary,
 )
+from rl_training.experiment.machine import CoreLimit
 from rl_training.experiment.sweeps import (
     BenchmarkRunRecord,
     SeedSweepPlan,
+    chosen_executor,
+    jobs_at_once,
     parse_seeds,
     resolve_benchmark_seeds,
     trains_in_this_process,
 )
 
 # -- seeds -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("block", "steps", "cores", "jobs"),
+    [
+        ({"jobs": "auto"}, 100_000, 2, 2),
+        ({"jobs": "auto"}, 100_000, 8, 3),  # not more than seeds
+        ({"jobs": "auto"}, 100_000, 1, 1),
+        ({"jobs": "auto"}, 1_000, 8, 1),  # starting processes would take longer
+        ({"jobs": 2}, 1_000, 1, 2),
+        ({}, 100_000, 8, 1),
+    ],
+)
+def test_auto_jobs_use_the_cores_that_there_are(
+    block: dict[str, Any], steps: int, cores: int, jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "usable_cores", lambda: CoreLimit(cores, ""))
+    config = tiny_config(tmp_path, total_timesteps=steps, benchmark={"seeds": [1, 2, 3], **block})
+    assert jobs_at_once(config) == jobs
+    assert chosen_executor(config) == ("processes" if jobs > 1 else "serial")
 
 
 def test_a_plan_keeps_the_order_of_its_seeds() -> None:

@@ -150,7 +150,7 @@ def test_tasks_are_chosen_by_name() -> None:
 TARGET = {"env_id": CART, "target_return": 450}
 SCALING = {"algo_kwargs": {"parameter_scaling": True}, "eval_interval": 500}
 EVALUATIONS = (
-    "parameter scaling finds out by evaluations whether a task is solved; set eval_interval and eval_episodes, or "
+    "parameter scaling needs evaluations to find out whether a task is solved; set eval_interval and eval_episodes, or "
     "algo_kwargs.parameter_scaling to false"
 )
 # Faults that the file alone shows are told with its name, those of an environment once it is made.
@@ -245,7 +245,7 @@ IN_FILE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "top_k": (
         suite(CART, ACRO, algo_kwargs={"top_k": 5}),
-        "algo_kwargs.top_k: 5 of 4 experts can not be chosen; lower top_k",
+        "algo_kwargs.top_k: 5 of 4 experts cannot be chosen; lower top_k",
     ),
     "context": (
         suite(CART, ACRO, algo_kwargs={"context_steps": 5}),

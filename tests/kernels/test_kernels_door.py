@@ -26,12 +26,15 @@ from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.sac import SAC, SACParams
 from rl_training.algorithms.td3 import TD3, TD3Params
+from rl_training.experiment.config import TrainConfig, algorithm_params
+from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.runs import read_metadata
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.continuous import DeterministicActor, SquashedActor, StackedCritic
 from rl_training.models.planning.planning_network import PlanningNetwork
 from rl_training.models.q_network import QNetwork
-from rl_training.runtime.setup.acceleration import accelerate
+from rl_training.runtime.setup import acceleration
+from rl_training.runtime.setup.acceleration import accelerate, planned_updates
 from rl_training.runtime.workflows import train
 from short_runs import config_of
 
@@ -47,6 +50,11 @@ LEARNERS: dict[str, tuple[type, Any, spaces.Space[Any]]] = {
     "td3": (TD3, TD3Params(hidden_sizes=(16, 16)), TORQUE),
     "gumbel_muzero": (GumbelMuZero, GumbelMuZeroParams(unroll_steps=3, **LATENTS), CHOICE),
 }
+
+
+@pytest.fixture(autouse=True)
+def _short_runs_are_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "FEWEST_UPDATES", 0)
 
 
 def learner(algo: str, mode: str) -> Any:
@@ -161,6 +169,8 @@ def normalized_actor_critic(self: ActorCritic, observation: Any, mask: Tensor | 
         ("td3", DeterministicActor, "forward"),
         ("td3", StackedCritic, "_features"),
         ("gumbel_muzero", PlanningNetwork, "imagine"),
+        ("gumbel_muzero", PlanningNetwork, "predict"),
+        ("gumbel_muzero", PlanningNetwork, "rewards"),
     ],
 )
 def test_layer_norm_inside_of_a_built_in_network_ends_the_run_at_its_first_check(
@@ -170,6 +180,8 @@ def test_layer_norm_inside_of_a_built_in_network_ends_the_run_at_its_first_check
     edited: Any = normalized_actor_critic
     if network is not ActorCritic:
         edited = lambda *arguments: normalized(original(*arguments))  # noqa: E731
+    if method in ("predict", "rewards"):
+        edited = lambda self, latent: original(self, normalized(latent))  # noqa: E731
     monkeypatch.setattr(network, method, edited)
     config = config_of(algo, Path("runs"))
     settings = [f"algo_kwargs.{key}={json.dumps(value)}" for key, value in config.algo_kwargs.items()]
@@ -196,3 +208,32 @@ def test_without_the_kernels_package_runs_work_and_record_why(
     found = read_metadata(result.run_dir)["acceleration"]
     assert found["kernel"] is None
     assert found["reason"].startswith("rl_training.kernels cannot be imported (")
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "updates"),
+    [
+        ("ppo", {"num_steps": 32, "minibatch_size": 256, "update_epochs": 20}, 7812.5),
+        ("ppo", {"num_steps": 32, "minibatch_size": 100, "update_epochs": 2}, 2343.75),
+        ("a2c", {"num_steps": 5}, 2500.0),
+        ("dqn", {"learning_starts": 1000, "train_interval": 256, "gradient_steps": 128}, 49_500.0),
+        ("sac", {"learning_starts": 1000, "gradient_steps": -1}, 99_000.0),
+        ("gumbel_muzero", {}, None),
+    ],
+)
+def test_how_many_gradient_steps_a_configuration_asks_for(
+    algo: str, settings: dict[str, Any], updates: float | None, tmp_path: Path
+) -> None:
+    env_id = "Pendulum-v1" if algo == "sac" else "CartPole-v1"
+    config = TrainConfig(algo, env_id, 0, 100_000, tmp_path, num_envs=8, algo_kwargs=settings)
+    spec = get_algorithm_spec(algo)
+    assert planned_updates(config, algorithm_params(config), spec.loop) == updates
+
+
+def test_a_run_too_short_for_compiling_learns_by_autograd_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceleration, "FEWEST_UPDATES", 2_000)
+    found = read_metadata(train(config_of("ppo", tmp_path)).run_dir)["acceleration"]
+    assert found["kernel"] is None
+    assert "gradient steps are too few for compiling to pay" in found["reason"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from rl_training.models.optimizers import NEGLIGIBLE, STEPS_BETWEEN_SWEEPS, FlatOptimizer
+from rl_training.models.optimizers import NEGLIGIBLE, STEPS_BETWEEN_FLUSHES, FlatOptimizer
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 
@@ -40,7 +40,7 @@ def test_what_is_swept_moves_no_weight() -> None:
     swept, kept = _after_a_vanished_gradient(600), _after_a_vanished_gradient(600)
     kept._steps = 0  # so that it is not swept within the next steps
     for optimizer in (swept, kept):
-        for _ in range(STEPS_BETWEEN_SWEEPS - 1):
+        for _ in range(STEPS_BETWEEN_FLUSHES - 1):
             optimizer.gradient.copy_(torch.tensor([0.0, 1.0]))
             optimizer.descend(learning_rate=1e-3, max_grad_norm=None)
     assert swept.state["exp_avg"][0] == 0
@@ -49,7 +49,7 @@ def test_what_is_swept_moves_no_weight() -> None:
 
 
 def test_a_saved_optimizer_sweeps_when_the_one_before_would() -> None:
-    original = _after_a_vanished_gradient(STEPS_BETWEEN_SWEEPS - 1)
+    original = _after_a_vanished_gradient(STEPS_BETWEEN_FLUSHES - 1)
     resumed = FlatOptimizer([nn.Parameter(torch.tensor([0.5, 0.5]))], "adam", eps=1e-8)
     resumed.load_state_dict({name: tensor.clone() for name, tensor in original.state_dict().items()})
     for optimizer in (original, resumed):

@@ -19,8 +19,8 @@ def generalized_advantage(
 ) -> Tensor:
     """Return the advantages of a rollout (Schulman et al. 2016, arXiv 1506.02438).
 
-    All are [num_steps, num_envs], `last_value` [num_envs]. Where an episode was truncated the
-    successor's value is `final_value`, that of its true final observation; where it terminated, 0.
+    All tensors are [num_steps, num_envs], `last_value` is [num_envs]. Where an episode was truncated, the value of
+    the next state is `final_value`, that of the true final observation; where it terminated, it is 0.
     """
     next_value = torch.cat((value[1:], last_value.unsqueeze(0)))
     next_value = torch.where(truncated, final_value, next_value).masked_fill(terminated, 0.0)
@@ -35,5 +35,5 @@ def generalized_advantage(
 
 
 def explained_variance(predicted: Tensor, target: Tensor) -> Tensor:
-    """Return how much of the target's variance the prediction explains: 1 is all, 0 none."""
+    """Return the share of the target's variance that the prediction explains: 1 is all of it, 0 none."""
     return 1 - (target - predicted).var(correction=0) / target.var(correction=0).clamp_min(1e-8)

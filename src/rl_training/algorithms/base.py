@@ -1,4 +1,4 @@
-"""What every algorithm is: networks it is given, losses learned by autograd, and state composed of named parts."""
+"""Base classes of the algorithms: networks, losses differentiated by autograd, and state composed of named parts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rl_training.models.layers import global_draws_from
 
 
 class Algorithm(ABC):
-    """Acts, and learns from batches of experience.
+    """Acts in environments and learns from batches of experience.
 
-    A subclass makes its networks and optimizers in `build`, and lists in `parts` the attributes that a checkpoint has
-    to hold. Whatever is random draws from the generator that is passed in.
+    A subclass makes its networks and optimizers in `build` and lists in `parts` the attributes that a checkpoint must
+    contain. All random numbers are drawn from the generator that is passed in.
     """
 
     parts: ClassVar[tuple[str, ...]] = ()
@@ -36,38 +36,38 @@ class Algorithm(ABC):
         generator: torch.Generator,
         encoder: EncoderFactory = make_encoder,
     ) -> None:
-        """`encoder` makes what turns observations into features; the package's own by default."""
+        """`encoder` makes the module that turns observations into features; the default is the package's own."""
         self.params = params
         self.device = device
         self.make_encoder = encoder
-        with global_draws_from(generator):  # modules of the user's own know no other generator
+        with global_draws_from(generator):  # user modules draw from the global generator
             self.build(observation_space, action_space, generator)
 
     @abstractmethod
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
-        """Make networks, with initial weights from the generator, and optimizers."""
+        """Make the networks, with initial weights drawn from the generator, and the optimizers."""
 
-    def check_networks(self, observation: Observation) -> None:  # noqa: B027 - an algorithm need not check
-        """Raise where the networks, tried on a batch of observations, do not return what the losses take."""
+    def check_networks(self, observation: Observation) -> None:  # noqa: B027 - optional for an algorithm
+        """Raise an error if the networks, called with a batch of observations, do not return what the losses need."""
 
     @abstractmethod
     def update(self, batch: Any, controls: Mapping[str, float], generator: torch.Generator) -> dict[str, Tensor]:
-        """Learn from one batch of experience and return metrics, scalars by name.
+        """Learn from one batch of experience and return metrics by name, each a scalar.
 
-        A vector `td_error` [B] is no metric: it becomes the priorities of the batch's transitions.
+        A vector `td_error` [B] is not a metric: it becomes the priorities of the batch's transitions.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that acting and learning depend on, by the names in `parts`."""
+        """Return everything that acting and learning depend on, under the names in `parts`."""
         state = {}
         for name in self.parts:
             part = getattr(self, name)
-            if part is not None:  # a part that the parameters do without
+            if part is not None:  # None: the parameters do not use this part
                 state[name] = part.state_dict() if hasattr(part, "state_dict") else part
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Restore a saved state."""
         for name in self.parts:
             part = getattr(self, name)
             if hasattr(part, "load_state_dict"):
@@ -76,7 +76,7 @@ class Algorithm(ABC):
                 setattr(self, name, state[name])
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what a saved state has learned; optimizers and counters stay as they are."""
+        """Load the learned weights of a saved state; optimizers and counters stay as they are."""
         for name in self.parts:
             part = getattr(self, name)
             if isinstance(part, nn.Module):
@@ -86,7 +86,7 @@ class Algorithm(ABC):
 
 
 class ActingAlgorithm(Algorithm):
-    """Acts by its networks alone."""
+    """An algorithm whose networks choose actions without a search."""
 
     @abstractmethod
     def act(
@@ -96,26 +96,26 @@ class ActingAlgorithm(Algorithm):
         controls: Mapping[str, float],
         generator: torch.Generator,
     ) -> Tensor:
-        """Return exploring actions [num_envs, ...]; `mask` [num_envs, choices] is true for legal ones."""
+        """Return exploratory actions [num_envs, ...]; `mask` [num_envs, choices] is true for legal actions."""
 
     @abstractmethod
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Return the best actions [B, ...], or sampled ones where a generator is given."""
+        """Return the best actions [B, ...], or sampled ones if a generator is given."""
 
     @abstractmethod
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return actions [B, ...] in the form the environment takes."""
+        """Return actions [B, ...] in the format of the environment's action space."""
 
 
 class OnPolicyAlgorithm(ActingAlgorithm):
-    """Learns from rollouts of the policy as it is; its parameters have `num_steps` and `gamma`."""
+    """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""
 
     @abstractmethod
     def values(self, observation: Observation) -> Tensor:
-        """Return the values [B] of observations, for bootstrapping where an episode was cut off."""
+        """Return the values [B] of observations, used to bootstrap truncated episodes."""
 
     def start_rollout(self) -> None:
-        """Hear that a new rollout begins."""
+        """Hook: a new rollout begins."""
 
 
 class OffPolicyAlgorithm(ActingAlgorithm):
@@ -123,19 +123,19 @@ class OffPolicyAlgorithm(ActingAlgorithm):
 
     @abstractmethod
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-        """Return uniformly random legal actions [count, ...], as `act` gives them."""
+        """Return uniformly random legal actions [count, ...] in the same form as those of `act`."""
 
     def end_episodes(self, ended: np.ndarray) -> None:
-        """Hear where episodes ended or will not go on, [num_envs]."""
+        """Hook: the episodes where `ended` [num_envs] is true have ended or will not be continued."""
 
     def steps_taken(self, before: int, after: int) -> None:
-        """Hear that environment steps were taken, before the updates that follow them."""
+        """Hook: the step count went from `before` to `after`; called before the updates that follow."""
 
 
 class PlanningAlgorithm(Algorithm):
-    """Searches with a model that it learns; its parameters are `PlanningParams`."""
+    """Plans by tree search with a model that it learns; its parameters are `PlanningParams`."""
 
     plans = True
 
     def steps_taken(self, before: int, after: int) -> None:
-        """Hear that environment steps were taken, before the updates that follow them."""
+        """Hook: the step count went from `before` to `after`; called before the updates that follow."""

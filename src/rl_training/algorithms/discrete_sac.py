@@ -40,31 +40,31 @@ class DiscreteSACParams(ReplayParams):
     }
 
     tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
-    """How far the target critics move at each update."""
+    """Fraction by which the target critics move towards the critics at each update."""
     temperature: Annotated[float, Gt(0)] | Literal["auto"] = "auto"
     """Weight of the entropy: a fixed value, or learned to keep the target entropy."""
     temperature_init: Annotated[float, Gt(0)] = 1.0
-    """Where a learned temperature starts."""
+    """Initial value of a learned temperature."""
     target_entropy_ratio: Annotated[float, Interval(gt=0, lt=1)] = 0.89
-    """Entropy that a learned temperature keeps, as a share of the uniform policy's."""
+    """Target entropy of a learned temperature, as a fraction of the uniform policy's entropy."""
     num_critics: Annotated[int, Ge(1)] = 2
-    """Critics, of which the smallest value counts."""
+    """Number of critics; the smallest of their values is used."""
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
-    """Non-linearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
-    """Largest norm of each gradient; null switches clipping off."""
+    """Gradients are clipped to this norm; null switches clipping off."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
     """Adam's epsilon."""
 
     def network_weights(self, inputs: int, outputs: int) -> int:
-        """Return how many weights are trained at least, for so many input features and action outputs."""
+        """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
         return (1 + self.num_critics) * dense_weights(inputs, *self.hidden_sizes, outputs)
 
 
 class ActionValues(nn.Module):
-    """Several networks from an observation to one output per action; an actor is one of them."""
+    """A stack of networks that map an observation to one output per action; the actor is a stack of one."""
 
     def __init__(
         self, encoder: Encoder, num_actions: int, count: int, params: DiscreteSACParams, generator: torch.Generator
@@ -139,18 +139,18 @@ class DiscreteSAC(OffPolicyAlgorithm):
         )
 
     def make_networks(self, count: int, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
-        """Return `count` networks as one: it maps observations to [count, B, actions], logits or values."""
+        """Return a stack of `count` networks: it maps observations to logits or values [count, B, actions]."""
         encoder = self.make_encoder(observation_space, orthogonal=False, generator=generator)
         return ActionValues(encoder, self.actions.count, count, self.params, generator)
 
     def check_networks(self, observation: Observation) -> None:
-        """Raise where actor and critics give no number per action."""
+        """Raise an error if the actor or the critics do not return one number per action."""
         check_shape(self.actor, "logits", self.actor(observation), 1, ROWS, self.actions.count)
         values = self.critic(observation)
         check_shape(self.critic, "values", values, self.params.num_critics, ROWS, self.actions.count)
 
     def target_entropy(self, mask: Tensor | None) -> float | Tensor:
-        """Return the entropy to keep: a share of the mean entropy of uniform policies over the legal actions."""
+        """Return the target entropy: a fraction of the mean entropy of uniform policies over the legal actions."""
         uniform = math.log(self.actions.count) if mask is None else mask.sum(dim=1).log().mean()
         return self.params.target_entropy_ratio * uniform
 
@@ -174,12 +174,12 @@ class DiscreteSAC(OffPolicyAlgorithm):
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Return the most likely actions, or sampled ones where a generator is given."""
+        """Return the most likely actions, or sampled ones if a generator is given."""
         policy = self._policy(observation, mask)
         return policy.mode() if generator is None else policy.sample(generator)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the actions counted from the space's start."""
+        """Return the actions as the environment numbers them, from the space's `start`."""
         return self.actions.to_env(action)
 
     def critic_loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -189,7 +189,7 @@ class DiscreteSAC(OffPolicyAlgorithm):
         return loss, {"loss_critic": loss.detach(), "q_mean": value, "temperature": temperature.squeeze()}
 
     def actor_loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the actor's loss and metrics, of which `entropy` also moves the temperature."""
+        """Return the actor's loss and metrics; the metric `entropy` also updates the temperature."""
         temperature = self.temperature.value
         loss, entropy = discrete_actor_loss(self.critic, self.actor, batch.observation, temperature, batch.mask)
         return loss, {"loss_actor": loss.detach(), "entropy": entropy.detach().mean()}

@@ -1,4 +1,4 @@
-"""Losses for distributions of returns: categorical (C51) and quantile (QR-DQN). B is the batch size."""
+"""Losses for return distributions: categorical (C51) and quantile (QR-DQN). B is the batch size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def project_categorical(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor) -> Tensor:
-    """Move a categorical distribution by reward + discount * z and project it back onto its support.
+    """Shift a categorical distribution by reward + discount * z and project it back onto its support.
 
     `probs` [B, atoms], `reward` and `discount` [B], `support` [atoms], evenly spaced (Bellemare et al. 2017,
     arXiv 1707.06887, algorithm 1). Returns [B, atoms].
@@ -17,7 +17,7 @@ def project_categorical(probs: Tensor, reward: Tensor, discount: Tensor, support
     spacing = (support[-1] - support[0]) / (atoms - 1)
     moved = (reward.unsqueeze(1) + discount.unsqueeze(1) * support).clamp(support[0], support[-1])
     position = (moved - support[0]) / spacing  # [B, atoms] in units of atoms
-    # Each atom takes from every moved one the share by which it is nearer than one spacing.
+    # Each atom receives from every shifted atom closer than one spacing a share that falls linearly with the distance.
     atom = torch.arange(atoms, device=probs.device, dtype=probs.dtype)
     share = (1 - (position.unsqueeze(2) - atom).abs()).clamp_min(0)  # [B, moved, atoms]
     return torch.bmm(probs.unsqueeze(1), share).squeeze(1)

@@ -1,6 +1,6 @@
-"""Deep Q-learning (Mnih et al. 2015, Nature 518) and the options that make double DQN, C51, QR-DQN and Rainbow of it.
+"""Deep Q-learning (Mnih et al. 2015, Nature 518), with options for double DQN, C51, QR-DQN and Rainbow.
 
-Rainbow (Hessel et al. 2018, arXiv 1710.02298) is all of them together: double, dueling, n-step, prioritised, noisy and
+Rainbow (Hessel et al. 2018, arXiv 1710.02298) combines all extensions: double, dueling, n-step, prioritised, noisy and
 categorical.
 """
 
@@ -35,7 +35,7 @@ from rl_training.models.repeated_actions import RepeatedActions
 
 EPSILON_SCHEDULE = Schedule(type="linear", end=0.05, duration=0.1)
 BETA_SCHEDULE = Schedule(type="linear", end=1.0)
-EVALUATION_EPSILON = 0.05  # of a policy that is asked for stochastic actions
+EVALUATION_EPSILON = 0.05  # for stochastic actions outside of training
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class DQNParams(ReplayParams):
     learning_rate: Annotated[float, Gt(0)] = 1e-4
     """Step size of the optimizer."""
     buffer_size: Annotated[int, Ge(1)] = 100_000
-    """Transitions the replay holds."""
+    """Capacity of the replay in transitions."""
     batch_size: Annotated[int, Ge(1)] = 32
     """Transitions per gradient step."""
     train_interval: Annotated[int, Ge(1)] = 4
@@ -62,51 +62,51 @@ class DQNParams(ReplayParams):
     epsilon: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Probability of a random action."""
     epsilon_schedule: ScheduleSpec | None = EPSILON_SCHEDULE
-    """How epsilon changes over the run; the fixed value is its start."""
+    """How epsilon changes over the run; it starts at the fixed value."""
     epsilon_warmup_steps: Annotated[int, Ge(0)] = 0
     """Environment steps over which epsilon rises linearly from 0."""
     repeat_exponent: Annotated[float, Gt(0)] | None = None
-    """Keep a random action n steps long with a probability in proportion to 1 / n ** this; null keeps it for one."""
+    """Random actions last n steps with a probability proportional to n ** -repeat_exponent; null: one step."""
     repeat_limit: Annotated[int, Ge(1)] = 10_000
-    """Most steps that a random action is kept for."""
+    """Largest number of steps for which a random action is repeated."""
     target_update_interval: Annotated[int, Ge(1)] = 1_000
     """Environment steps between updates of the target network."""
     tau: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """How far the target network moves at each update; 1 copies the network."""
+    """Fraction by which the target network moves towards the network at each update; 1 copies it."""
     loss: Literal["huber", "squared"] = "huber"
-    """Loss of a temporal-difference error, where the value is a number."""
+    """Loss of the temporal-difference error; used if values are not distributions."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
-    """Largest norm of the gradient over all parameters; null switches clipping off."""
+    """The gradient over all parameters is clipped to this norm; null switches clipping off."""
     double: bool = False
-    """Choose the successor's action by the online network (van Hasselt et al. 2016)."""
+    """Select the next state's action with the online network (van Hasselt et al. 2016)."""
     dueling: bool = False
-    """Split the network into a state value and advantages."""
+    """Split the network into a state value and advantages (Wang et al. 2016)."""
     prioritized: bool = False
-    """Draw transitions in proportion to their last error."""
+    """Sample transitions in proportion to their latest temporal-difference error."""
     per_alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
-    """How much priorities count: 0 draws uniformly."""
+    """Exponent of the priorities: 0 samples uniformly."""
     per_beta: Annotated[float, Interval(ge=0, le=1)] = 0.4
-    """How much importance weights correct the prioritised draw."""
+    """Exponent of the importance weights that correct for prioritised sampling."""
     per_beta_schedule: ScheduleSpec | None = BETA_SCHEDULE
-    """How the correction grows over the run."""
+    """How per_beta changes over the run."""
     per_beta_warmup_steps: Annotated[int, Ge(0)] = 0
-    """Environment steps over which the correction rises linearly from 0."""
+    """Environment steps over which per_beta rises linearly from 0."""
     noisy: bool = False
-    """Explore by learned noise on the weights; epsilon is then usually 0."""
+    """Explore with learned noise on the weights; epsilon is then usually 0."""
     distribution: Literal["none", "categorical", "quantile"] = "none"
-    """Whether a value is a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
+    """How a value is represented: a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
     num_atoms: Annotated[int, Ge(2)] = 51
-    """Categorical: atoms of the support."""
+    """Categorical: number of atoms of the support."""
     v_min: float = -10.0
     """Categorical: lower end of the support."""
     v_max: float = 10.0
     """Categorical: upper end of the support."""
     num_quantiles: Annotated[int, Ge(1)] = 50
-    """Quantile: quantiles per action."""
+    """Quantile: number of quantiles per action."""
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
-    """Widths of the hidden layers; null takes [64, 64], or none after an encoder with weights."""
+    """Widths of the hidden layers; null: [64, 64], or none after an encoder with weights."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
-    """Non-linearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
     """Adam's epsilon."""
 
@@ -118,16 +118,16 @@ class DQNParams(ReplayParams):
 
     @property
     def outputs_per_action(self) -> int:
-        """Numbers that the network says about an action: its value, or those that make up a distribution."""
+        """Network outputs per action: 1 for a value, the number of atoms or quantiles for a distribution."""
         return {"none": 1, "categorical": self.num_atoms, "quantile": self.num_quantiles}[self.distribution]
 
     def network_weights(self, inputs: int, outputs: int) -> int:
-        """Return how many weights are trained at least, for so many input features and action outputs."""
+        """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
         means = dense_weights(inputs, *(self.hidden_sizes or ()), outputs * self.outputs_per_action)
         return 2 * means if self.noisy else means
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return the repairs for values that do not fit together."""
+        """Return an error message for each inconsistent combination of values."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         if self.v_min >= self.v_max:
             found.append("algo_kwargs.v_min: must lie below v_max; lower it or raise v_max")
@@ -145,7 +145,7 @@ class DoubleDQNParams(DQNParams):
     """Parameters of double DQN."""
 
     double: bool = True
-    """Choose the successor's action by the online network (van Hasselt et al. 2016)."""
+    """Select the next state's action with the online network (van Hasselt et al. 2016)."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class C51Params(DQNParams):
     """Parameters of C51."""
 
     distribution: Literal["none", "categorical", "quantile"] = "categorical"
-    """Whether a value is a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
+    """How a value is represented: a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class QRDQNParams(DQNParams):
     """Parameters of QR-DQN."""
 
     distribution: Literal["none", "categorical", "quantile"] = "quantile"
-    """Whether a value is a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
+    """How a value is represented: a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
 
 
 @dataclass(frozen=True)
@@ -169,23 +169,23 @@ class RainbowParams(DQNParams):
     """Parameters of Rainbow: all six extensions."""
 
     double: bool = True
-    """Choose the successor's action by the online network (van Hasselt et al. 2016)."""
+    """Select the next state's action with the online network (van Hasselt et al. 2016)."""
     dueling: bool = True
-    """Split the network into a state value and advantages."""
+    """Split the network into a state value and advantages (Wang et al. 2016)."""
     n_step: Annotated[int, Ge(1)] = 3
-    """Rewards summed before the value of the successor is used."""
+    """Number of rewards summed before the value of the next state is used."""
     prioritized: bool = True
-    """Draw transitions in proportion to their last error."""
+    """Sample transitions in proportion to their latest temporal-difference error."""
     per_alpha: Annotated[float, Interval(ge=0, le=1)] = 0.5
-    """How much priorities count: 0 draws uniformly."""
+    """Exponent of the priorities: 0 samples uniformly."""
     noisy: bool = True
-    """Explore by learned noise on the weights; epsilon is then usually 0."""
+    """Explore with learned noise on the weights; epsilon is then usually 0."""
     epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of a random action."""
     epsilon_schedule: ScheduleSpec | None = None
-    """How epsilon changes over the run; the fixed value is its start."""
+    """How epsilon changes over the run; it starts at the fixed value."""
     distribution: Literal["none", "categorical", "quantile"] = "categorical"
-    """Whether a value is a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
+    """How a value is represented: a number, a categorical distribution (C51) or a set of quantiles (QR-DQN)."""
     optimizer_eps: Annotated[float, Gt(0)] = 1.5e-4
     """Adam's epsilon."""
 
@@ -200,19 +200,19 @@ def expected_values(outputs: Tensor, distribution: str, support: Tensor) -> Tens
 
 
 def take_action(outputs: Tensor, action: Tensor) -> Tensor:
-    """Return the outputs [B, outputs] of one action per row."""
+    """Return the outputs [B, outputs] for the action taken in each row."""
     return outputs.gather(1, action.view(-1, 1, 1).expand(-1, 1, outputs.shape[-1])).squeeze(1)
 
 
 def legal_values(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Make the values [B, actions] or [B, actions, 1] of illegal actions smaller than any other."""
+    """Set the values [B, actions] or [B, actions, 1] of illegal actions below all others."""
     return values if mask is None else values.masked_fill(~mask.view_as(values), -torch.inf)
 
 
 def dqn_target(
     model: QNetwork, target_model: QNetwork, batch: ReplayBatch, support: Tensor, params: DQNParams
 ) -> Tensor:
-    """Return what the taken actions' outputs should have been [B, outputs]; probabilities for a categorical one."""
+    """Return the targets [B, outputs] for the outputs of the actions taken; probabilities if categorical."""
     successor = target_model.forward(batch.next_observation, params.noisy)  # [B, actions, outputs]
     if params.distribution == "none" and not params.double:
         target = legal_values(successor, batch.next_mask).amax(dim=1)
@@ -228,12 +228,12 @@ def dqn_target(
 def dqn_loss(
     model: QNetwork, target_model: QNetwork, batch: ReplayBatch, support: Tensor, params: DQNParams
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return the loss, where transitions have weights each one's error [B], and the mean value predicted."""
+    """Return the loss, the errors [B] if transitions have weights (else None), and the mean predicted value."""
     with torch.no_grad():
         target = dqn_target(model, target_model, batch, support, params)
     predicted = take_action(model.forward(batch.observation, params.noisy), batch.action)  # [B, outputs]
     value = predicted.detach().mean()
-    # Where all count alike, loss and mean are one operation.
+    # Without weights, the loss and its mean are one operation.
     reduction = "mean" if batch.weight is None else "none"
     if params.distribution == "categorical":
         losses = categorical_loss(predicted, target)
@@ -255,13 +255,13 @@ def dqn_loss(
 
 
 class DQN(OffPolicyAlgorithm):
-    """Online and target network and their optimizer."""
+    """Online network, target network and optimizer."""
 
     params: DQNParams
     parts = ("model", "target_model", "optimizer", "repeats")
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
-        """Make the networks and their optimizer."""
+        """Make the networks and the optimizer."""
         params, device = self.params, self.device
         self.actions = DiscreteActions(action_space)
         self.support = torch.linspace(params.v_min, params.v_max, params.num_atoms, device=device)
@@ -276,7 +276,7 @@ class DQN(OffPolicyAlgorithm):
             )
 
     def make_model(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
-        """Return the network: maps observations to outputs [B, actions, outputs], with noise where asked."""
+        """Return the network: it maps observations to outputs [B, actions, outputs], with noise if requested."""
         params = self.params
         return QNetwork(
             self.make_encoder(observation_space, orthogonal=False, generator=generator),
@@ -290,7 +290,7 @@ class DQN(OffPolicyAlgorithm):
         )
 
     def check_networks(self, observation: Observation) -> None:
-        """Raise where the model gives no outputs per action."""
+        """Raise an error if the model does not return outputs per action."""
         outputs = self.model.forward(observation, False)
         check_shape(self.model, "outputs", outputs, ROWS, self.actions.count, self.params.outputs_per_action)
 
@@ -302,7 +302,7 @@ class DQN(OffPolicyAlgorithm):
         controls: Mapping[str, float],
         generator: torch.Generator,
     ) -> Tensor:
-        """Return exploring actions [num_envs]: the best ones, or with probability epsilon random ones."""
+        """Return the greedy actions [num_envs], each replaced by a random one with probability epsilon."""
         if self.params.noisy:
             self.model.resample(generator)
         action = self._best(observation, mask, noisy=self.params.noisy)
@@ -312,7 +312,7 @@ class DQN(OffPolicyAlgorithm):
         return self._explore(action, mask, epsilon, generator)
 
     def end_episodes(self, ended: np.ndarray) -> None:
-        """Carry no exploration over the ends of episodes; `ended` [num_envs] says where one ended."""
+        """Stop repeating actions where `ended` [num_envs] is true, so that no repetition crosses an episode's end."""
         if self.repeats is not None:
             self.repeats.end(ended)
 
@@ -322,7 +322,7 @@ class DQN(OffPolicyAlgorithm):
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Return the best actions; where a generator is given, one in twenty is random, as at the end of training."""
+        """Return the greedy actions; if a generator is given, 5 % of them are random."""
         action = self._best(observation, mask, noisy=False)
         return action if generator is None else self._explore(action, mask, EVALUATION_EPSILON, generator)
 
@@ -330,7 +330,7 @@ class DQN(OffPolicyAlgorithm):
         if epsilon <= 0:
             return action
         explore = torch.rand(len(action), generator=generator, device=self.device) < epsilon
-        if not explore.any():  # the action is about to leave the device anyway, so looking costs nothing more
+        if not explore.any():  # the action is about to leave the device, so the transfer costs nothing more
             return action
         return torch.where(explore, self.random_actions(len(action), mask, generator), action)
 
@@ -339,11 +339,11 @@ class DQN(OffPolicyAlgorithm):
         return legal_values(values, mask).argmax(dim=1)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the actions counted from the space's start."""
+        """Return the actions as the environment numbers them, from the space's `start`."""
         return self.actions.to_env(action)
 
     def loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss and metrics, with each transition's `td_error` [B] where transitions have weights."""
+        """Return the loss and metrics; these include each transition's `td_error` [B] if transitions have weights."""
         loss, errors, value = dqn_loss(self.model, self.target_model, batch, self.support, self.params)
         metrics = {"loss_q": loss.detach(), "q_mean": value}
         return loss, metrics if errors is None else {**metrics, "td_error": errors}
@@ -357,7 +357,7 @@ class DQN(OffPolicyAlgorithm):
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> dict[str, Tensor]:
-        """Make one gradient step; return metrics and, where transitions have weights, each one's error [B]."""
+        """Make one gradient step; return metrics, including each transition's error [B] if transitions have weights."""
         if self.params.noisy:
             self.model.resample(generator)
             self.target_model.resample(generator)
@@ -368,13 +368,13 @@ class DQN(OffPolicyAlgorithm):
         return metrics
 
     def steps_taken(self, before: int, after: int) -> None:
-        """Update the target network where environment steps cross a mark."""
+        """Update the target network whenever the step count passes a multiple of the interval."""
         for _ in range(marks_between(before, after, self.params.target_update_interval)):
             self.update_target()
 
     @torch.no_grad()
     def update_target(self) -> None:
-        """Move the target network towards the online one."""
+        """Move the target network towards the online network."""
         if self.params.tau == 1.0:
             self.target_values.copy_(self.optimizer.values)
         else:

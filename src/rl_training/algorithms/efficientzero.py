@@ -1,7 +1,7 @@
 """EfficientZero (Ye et al. 2021, arXiv 2111.00210): MuZero with a value prefix, consistency and off-policy correction.
 
-The value prefix is searched by `planning.models.PrefixModel`, consistency is a term of `planning.unroll.muzero_loss`,
-shorter returns and policies searched again are made in `planning.batches`.
+`planning.models.PrefixModel` searches with the value prefix, consistency is a term of `planning.unroll.muzero_loss`,
+shorter returns and reanalysed policies are made in `planning.batches`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class EfficientZeroParams(MuZeroParams):
     value_prefix: bool = True
     """Predict sums of rewards by a recurrent cell instead of single rewards (EfficientZero)."""
     consistency_coef: Annotated[float, Ge(0)] = 2.0
-    """Weight of the similarity between imagined and observed latents (EfficientZero)."""
+    """Weight of the similarity between predicted and encoded latents (EfficientZero)."""
     shrink_n_step: bool = True
-    """Sum fewer rewards the older a step is (EfficientZero)."""
+    """Sum fewer rewards for older steps (EfficientZero)."""
     reanalyze_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.99
-    """Share of each batch whose policies are searched again with the target network."""
+    """Fraction of each batch whose policies are recomputed by a new search with the target network."""
     augmentation: Literal["none", "shift"] = "shift"
-    """Images: shift them by up to four pixels (one below 36x36) whenever they are learned from."""
+    """Images: randomly shift them by up to four pixels (one if smaller than 36x36) in training batches."""
 
 
 class EfficientZero(MuZero):

@@ -1,4 +1,4 @@
-"""Gumbel MuZero (Danihelka et al. 2022): MuZero that searches by sequential halving and learns the improved policy.
+"""Gumbel MuZero (Danihelka et al. 2022): MuZero with sequential halving at the root, trained on the improved policy.
 
 Its search is `search.gumbel`.
 """
@@ -19,9 +19,9 @@ class GumbelMuZeroParams(MuZeroParams):
     """Parameters of Gumbel MuZero."""
 
     search: Literal["puct", "gumbel"] = "gumbel"
-    """How actions are selected: by prior and visits (MuZero), or by sequential halving (Gumbel MuZero)."""
+    """Selection rule: PUCT, by prior and visits (MuZero), or sequential halving (Gumbel MuZero)."""
     num_simulations: Annotated[int, Ge(1)] = 16
-    """Simulations of each search."""
+    """Simulations per search."""
 
 
 class GumbelMuZero(MuZero):

@@ -1,4 +1,4 @@
-"""MuZero (Schrittwieser et al. 2020, arXiv 1911.08265): search with a learned model, learn from what was found."""
+"""MuZero (Schrittwieser et al. 2020, arXiv 1911.08265): plan with a learned model and train on the search results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import PlanningAlgorithm
-from rl_training.algorithms.planning.actions import actions_by_policy, actions_by_search
+from rl_training.algorithms.planning.actions import actions_from_policy, actions_from_search
 from rl_training.algorithms.planning.batches import BatchMaker, Bootstrap
 from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
 from rl_training.algorithms.planning.muzero_params import MuZeroParams
@@ -32,7 +32,7 @@ from rl_training.search.transforms import CompletedValues, NodeRange, TreeRange
 
 
 def search_rule(params: PlanningParams) -> Rule:
-    """Return the rule that the parameters ask for."""
+    """Return the selection rule that the parameters name."""
     if params.search == "gumbel":
         transform = CompletedValues(epsilon=params.smallest_value_range)
         return Gumbel(max_considered=params.max_considered_actions, transform=transform)
@@ -41,18 +41,18 @@ def search_rule(params: PlanningParams) -> Rule:
 
 
 def exploration(controls: Mapping[str, float]) -> float:
-    """Return how much noise enters the root: PUCT's share of it, or all of Gumbel's."""
+    """Return the amount of noise at the root: the fraction of Dirichlet noise for PUCT, 1 for Gumbel."""
     return controls.get("root_exploration_fraction", 1.0)
 
 
 class MuZero(PlanningAlgorithm):
-    """The model, its slower copy for targets, their optimizer, and the search over them."""
+    """Network, target network, optimizer and tree search."""
 
     params: MuZeroParams
     parts = ("network", "target_network", "optimizer", "updates")
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
-        """Make the networks, their optimizer and the searches."""
+        """Make the networks, the optimizer and the searches."""
         params = self.params
         self.actions = DiscreteActions(action_space)
         self.network: Any = self.make_network(observation_space, generator).to(self.device)
@@ -63,15 +63,15 @@ class MuZero(PlanningAlgorithm):
         self.search = TreeSearch(search_rule(params))
         self.target_search = TreeSearch(self.search.rule)
         self.model: Searchable = self.make_model(self.network)
-        """What acting searches in."""
+        """The model that acting searches with."""
         self.target_model: Searchable = self.make_model(self.target_network)
-        """What policies are searched again in."""
+        """The model that reanalysis searches with."""
         self.batches = BatchMaker(
             params, cast(Bootstrap, self.target_network), self.search_again, self.actions.count, self.device
         )
 
     def make_network(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
-        """Return the network: represents observations, imagines steps, predicts rewards, values and policies."""
+        """Return the network: it encodes observations, predicts next latents, rewards, values and policies."""
         params = self.params
         return PlanningNetwork(
             self.make_encoder(observation_space, orthogonal=True, generator=generator),
@@ -86,7 +86,7 @@ class MuZero(PlanningAlgorithm):
         )
 
     def make_model(self, network: Any) -> Searchable:
-        """Return a network in the form that the search takes it."""
+        """Return a network in the form that the search needs."""
         kind = PrefixModel if self.params.value_prefix else NetworkModel
         return kind(network, self.params.discount)
 
@@ -97,7 +97,7 @@ class MuZero(PlanningAlgorithm):
         controls: Mapping[str, float],
         generator: np.random.Generator,
     ) -> SearchResult:
-        """Search with exploration from the observations of all environments."""
+        """Search from the observations of all environments, with exploration noise."""
         return self.search.run(
             self.model,
             observation,
@@ -109,7 +109,7 @@ class MuZero(PlanningAlgorithm):
         )
 
     def search_again(self, observation: Observation, **settings: Any) -> SearchResult:
-        """Search from stored observations with the target network."""
+        """Search from stored observations with the target network (reanalysis)."""
         return self.target_search.run(self.target_model, observation, **settings)
 
     @torch.inference_mode()
@@ -120,29 +120,29 @@ class MuZero(PlanningAlgorithm):
         generator: torch.Generator | None,
         num_simulations: int | None = None,
     ) -> Tensor:
-        """Return the best actions by the policy network, or by a search where `num_simulations` are given.
+        """Return the best actions of the policy network, or of a search if `num_simulations` is given.
 
-        With a generator they are drawn: from the policy, or from the search's policy.
+        If a generator is given, actions are sampled from that policy instead.
         """
         if num_simulations is None:
             logits = self.network.predict(self.network.represent(observation)).policy
-            return actions_by_policy(logits, mask, generator)
+            return actions_from_policy(logits, mask, generator)
         found = self.search.run(
             self.model,
             observation,
             legal=None if mask is None else mask.cpu().numpy(),
             num_simulations=num_simulations,
             exploration=0.0,
-            generator=np.random.default_rng(0),  # nothing is drawn
+            generator=np.random.default_rng(0),  # unused: exploration is 0
         )
-        return actions_by_search(found, self.device, generator)
+        return actions_from_search(found, self.device, generator)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the actions counted from the space's start."""
+        """Return the actions as the environment numbers them, from the space's `start`."""
         return self.actions.to_env(action)
 
     def loss(self, batch: UnrollBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the unrolled model and its parts as metrics."""
+        """Return the loss of the unrolled model, and its parts as metrics."""
         return muzero_loss(self.network, batch, self.params)
 
     def update(
@@ -157,7 +157,7 @@ class MuZero(PlanningAlgorithm):
         return metrics
 
     def steps_taken(self, before: int, after: int) -> None:
-        """Copy the network to the target network where environment steps cross a mark."""
+        """Copy the network to the target network whenever the step count passes a multiple of the interval."""
         if marks_between(before, after, self.params.target_update_interval):
             with torch.no_grad():
                 self.target_values.copy_(self.optimizer.values)

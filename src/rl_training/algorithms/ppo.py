@@ -1,6 +1,6 @@
 """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347), and A2C as its one-epoch special case.
 
-A2C is PPO with one epoch over the whole rollout: the ratio is then 1, the clip never acts, and the
+A2C is PPO with one epoch over the whole rollout: the ratio is then 1, nothing is clipped, and the
 gradient is the plain policy gradient (Huang et al. 2022, arXiv 2205.09123).
 """
 
@@ -44,7 +44,7 @@ class PPOBatch:
     target_value: Tensor  # [B] the lambda-return
 
     def select(self, indices: Tensor) -> PPOBatch:
-        """Return the rows named by `indices`."""
+        """Return the rows given by `indices`."""
         return PPOBatch(
             observation=index_observation(self.observation, indices),
             action=self.action[indices],
@@ -78,7 +78,7 @@ def ppo_loss(
     loss = policy_loss + params.vf_coef * value_loss
     without_bonus = not isinstance(ent_coef, Tensor) and ent_coef == 0
     with torch.set_grad_enabled(torch.is_grad_enabled() and not without_bonus):
-        entropy = distribution.entropy().mean()  # still a metric where it is no bonus
+        entropy = distribution.entropy().mean()  # a metric even if its coefficient is 0
     if not without_bonus:
         loss = loss - ent_coef * entropy
     parts = {
@@ -92,19 +92,19 @@ def ppo_loss(
 
 
 def scaled_advantage(advantage: Tensor) -> Tensor:
-    """Return advantages with zero mean and unit deviation."""
+    """Return advantages normalised to zero mean and unit standard deviation."""
     return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
 
 def policy_change(log_ratio: Tensor, clip_coef: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Return the approximate KL divergence of the new policy from the old, and the share of clipped ratios."""
+    """Return the approximate KL divergence of the new policy from the old, and the fraction of clipped ratios."""
     ratio = log_ratio.exp()
     approx_kl = (ratio - 1 - log_ratio).mean()  # the low-variance estimator k3 of http://joschu.net/blog/kl-approx.html
     return approx_kl, ((ratio - 1).abs() > clip_coef).to(ratio.dtype).mean()
 
 
 class PPO(OnPolicyAlgorithm):
-    """Actor, critic and their optimizer: acts, and learns from rollouts."""
+    """Actor-critic model and its optimizer."""
 
     params: PPOParams
     parts = ("model", "optimizer", "exploration")
@@ -120,7 +120,7 @@ class PPO(OnPolicyAlgorithm):
     def make_model(
         self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator
     ) -> nn.Module:
-        """Return the network: maps observations and a mask to a distribution over actions and values [B]."""
+        """Return the network: it maps observations and a mask to an action distribution and values [B]."""
         params = self.params
         return ActorCritic(
             self.make_encoder(observation_space, orthogonal=params.orthogonal_init, generator=generator),
@@ -135,7 +135,7 @@ class PPO(OnPolicyAlgorithm):
         )
 
     def check_networks(self, observation: Observation) -> None:
-        """Raise where the model gives no distribution with values."""
+        """Raise an error if the model does not return a distribution and values."""
         distribution, values = self.model(observation, None)
         action = self.model.policy(observation, None).mode()
         check_shape(self.model, "values", values, ROWS)
@@ -143,7 +143,7 @@ class PPO(OnPolicyAlgorithm):
         check_shape(self.model, "entropies", distribution.entropy(), ROWS)
 
     def start_rollout(self) -> None:
-        """Forget the exploration matrices, so that the rollout draws its own."""
+        """Discard the exploration matrices, so that each rollout draws new ones."""
         self.exploration.forget()
 
     @torch.inference_mode()
@@ -154,7 +154,7 @@ class PPO(OnPolicyAlgorithm):
         controls: Mapping[str, float],
         generator: torch.Generator,
     ) -> Tensor:
-        """Return exploring actions [num_envs, ...] for a batch of observations."""
+        """Return exploratory actions [num_envs, ...] for a batch of observations."""
         if not self.params.use_sde:
             return self.model.policy(observation, mask).sample(generator)
         head = self.model.head
@@ -164,26 +164,26 @@ class PPO(OnPolicyAlgorithm):
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Return the most likely actions, or sampled ones where a generator is given."""
+        """Return the most likely actions, or sampled ones if a generator is given."""
         distribution = self.model.policy(observation, mask)
         return distribution.mode() if generator is None else distribution.sample(generator)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return actions [B, ...] in the form the environment takes."""
+        """Return actions [B, ...] in the format of the environment's action space."""
         return self.model.env_action(action)
 
     @torch.no_grad()
     def values(self, observation: Observation) -> Tensor:
-        """Return the critic's values [B] of a batch of observations."""
+        """Return the critic's values [B] for a batch of observations."""
         value: Tensor = self.model(observation, None)[1]
         return value
 
     def loss(self, batch: PPOBatch, controls: Controls) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a minibatch and its parts, of which `log_ratio` [B] stays a vector."""
+        """Return the loss of a minibatch and its parts: scalars, and the vector `log_ratio` [B]."""
         return ppo_loss(self.model, batch, controls, self.params)
 
     def gradient(self, batch: PPOBatch, controls: Controls) -> dict[str, Tensor]:
-        """Compute the gradient of the loss by autograd and return the loss's parts."""
+        """Compute the gradient of the loss by autograd and return the parts of the loss."""
         loss, parts = self._formula(batch, controls)
         self.optimizer.backward(loss)
         return parts
@@ -200,7 +200,7 @@ class PPO(OnPolicyAlgorithm):
     ) -> dict[str, Tensor]:
         """Take the gradient steps of all epochs and return the means of the loss's parts."""
         scheduled: Controls = controls
-        if self.params.compile:  # a changing Python number would compile anew
+        if self.params.compile:  # a changing Python number would cause recompilation
             scheduled = {name: torch.tensor(value, device=self.device) for name, value in controls.items()}
         step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
         history: list[dict[str, Tensor]] = []
@@ -212,13 +212,13 @@ class PPO(OnPolicyAlgorithm):
                 if approx_kl > KL_MARGIN * self.params.target_kl:
                     break
             parts["gradient_norm"] = self.optimizer.descend(**step)
-        log_ratio = torch.cat([parts.pop("log_ratio") for parts in history])  # of all gradient steps at once
+        log_ratio = torch.cat([parts.pop("log_ratio") for parts in history])  # of all gradient steps
         means = {name: torch.stack([parts[name] for parts in history if name in parts]).mean() for name in history[0]}
         means["approx_kl"], means["clip_fraction"] = policy_change(log_ratio, controls["clip_coef"])
         return means
 
     def prepare(self, rollout: Rollout) -> PPOBatch:
-        """Evaluate the rollout once under the policy that acted and compute its targets."""
+        """Evaluate the rollout under the policy that acted, and compute advantages and value targets."""
         with torch.no_grad():
             observation, action, mask = rollout.flat_observation(), rollout.flat_action(), rollout.flat_mask()
             log_prob, flat_value = self.evaluate_actions(observation, action, mask)
@@ -249,13 +249,13 @@ class PPO(OnPolicyAlgorithm):
         return distribution.log_prob(action), value
 
     def _minibatches(self, batch: PPOBatch, generator: torch.Generator) -> Iterator[PPOBatch]:
-        """Go through the transitions in random order, once per epoch."""
+        """Yield minibatches in random order, all transitions once per epoch."""
         size, rows = self.params.minibatch_size, batch.log_prob.shape[0]
         for _ in range(self.params.update_epochs):
             if size is None or size == rows:
-                yield batch  # the order of one full batch changes nothing
+                yield batch  # a full batch needs no shuffling
                 continue
             for indices in torch.randperm(rows, generator=generator, device=self.device).split(size):
-                # A left-over single row has no deviation to normalise by; the next epoch shuffles it elsewhere.
+                # A single left-over row has no standard deviation; the next epoch puts it elsewhere.
                 if len(indices) > 1 or not self.params.normalize_advantage:
                     yield batch.select(indices)

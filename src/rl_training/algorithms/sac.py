@@ -2,7 +2,7 @@
 
 Truncated quantile critics (Kuznetsov et al. 2020, arXiv 2005.04269) pool the quantiles of all critics and drop the
 largest before they become a target. CrossQ (Bhatt et al. 2024, arXiv 1902.05605) normalises batches and needs no target
-networks: one pass of the critics values a batch and its successors together.
+networks: one forward pass of the critics evaluates a batch and its next states together.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ class SACParams(ReplayParams):
     }
 
     tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
-    """How far the target critics move at each update."""
+    """Fraction by which the target critics move towards the critics at each update."""
     temperature: Annotated[float, Gt(0)] | Literal["auto"] = "auto"
     """Weight of the entropy: a fixed value, or learned to keep the target entropy."""
     temperature_init: Annotated[float, Gt(0)] = 1.0
-    """Where a learned temperature starts."""
+    """Initial value of a learned temperature."""
     target_entropy: float | Literal["auto"] = "auto"
-    """Entropy that a learned temperature keeps; auto is minus the number of action dimensions."""
+    """Target entropy of a learned temperature; auto: minus the number of action dimensions."""
     target_network: bool = True
-    """Bootstrap from slowly moving copies of the critics; without them from the critics themselves."""
+    """Bootstrap from target critics; if false, from the critics themselves."""
     policy_delay: Annotated[int, Ge(1)] = 1
     """Updates of the critics per update of actor and temperature."""
     num_critics: Annotated[int, Ge(1)] = 2
-    """Critics, of which the smallest value counts."""
+    """Number of critics; the smallest of their values is used."""
     num_quantiles: Annotated[int, Ge(1)] = 1
-    """Quantiles per critic; more than one gives truncated quantile critics (TQC)."""
+    """Quantiles per critic; more than one makes truncated quantile critics (TQC)."""
     dropped_quantiles: Annotated[int, Ge(0)] = 0
-    """Largest quantiles dropped from the target, per critic."""
+    """Number of largest quantiles, per critic, that are dropped from the target."""
     use_sde: bool = False
-    """Explore by generalised state-dependent noise (Raffin et al. 2020)."""
+    """Explore with generalised state-dependent noise (Raffin et al. 2020)."""
     sde_sample_freq: Annotated[int, Ge(-1)] = 8
     """Steps between fresh exploration matrices; -1 draws them after each round of gradient steps."""
     log_std_init: float = -3.0
@@ -72,36 +72,36 @@ class SACParams(ReplayParams):
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     critic_hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
-    """Widths of the critics' hidden layers; null takes hidden_sizes."""
+    """Widths of the critics' hidden layers; null: the same as hidden_sizes."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
-    """Non-linearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     batch_norm: bool = False
-    """Batch-renormalise actor and critics (CrossQ); needs target_network false."""
+    """Use batch renormalisation in actor and critics (CrossQ); needs target_network false."""
     renorm_warmup: Annotated[int, Ge(0)] = 100_000
-    """With batch_norm: updates with plain batch normalisation before running statistics count."""
+    """With batch_norm: updates with plain batch normalisation before the running statistics are used."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
-    """Largest norm of each gradient; null switches clipping off."""
+    """Gradients are clipped to this norm; null switches clipping off."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
     """Adam's epsilon."""
     optimizer_beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
-    """How much of Adam's mean gradient an update of actor and critics keeps."""
+    """Adam's beta1 for actor and critics: the decay rate of the mean gradient."""
 
     def network_weights(self, inputs: int, outputs: int) -> int:
-        """Return how many weights are trained at least, for so many input features and action outputs."""
+        """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
         critic_hidden = self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
         critics = self.num_critics * dense_weights(inputs + outputs, *critic_hidden, self.num_quantiles)
         return dense_weights(inputs, *self.hidden_sizes, outputs) + critics
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return the repairs for values that do not fit together."""
+        """Return an error message for each inconsistent combination of values."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         if self.sde_sample_freq == 0:
-            found.append("algo_kwargs.sde_sample_freq: 0 steps have no meaning; use -1 for once per round of updates")
+            found.append("algo_kwargs.sde_sample_freq: 0 steps are not possible; use -1 for once per round of updates")
         if self.dropped_quantiles >= self.num_quantiles:
             found.append("algo_kwargs.dropped_quantiles: must be less than num_quantiles; lower it")
         if self.batch_norm and self.target_network:
             found.append(
-                "algo_kwargs.batch_norm: needs successors in the same batch, which target networks do not see; "
+                "algo_kwargs.batch_norm: needs the next states in the same batch, which target networks do not allow; "
                 "set target_network to false"
             )
         if self.batch_norm and self.batch_size < 2:
@@ -114,9 +114,9 @@ class TQCParams(SACParams):
     """Parameters of truncated quantile critics."""
 
     num_quantiles: Annotated[int, Ge(1)] = 25
-    """Quantiles per critic; more than one gives truncated quantile critics (TQC)."""
+    """Quantiles per critic; more than one makes truncated quantile critics (TQC)."""
     dropped_quantiles: Annotated[int, Ge(0)] = 2
-    """Largest quantiles dropped from the target, per critic."""
+    """Number of largest quantiles, per critic, that are dropped from the target."""
 
 
 @dataclass(frozen=True)
@@ -126,15 +126,15 @@ class CrossQParams(SACParams):
     learning_rate: Annotated[float, Gt(0)] = 1e-3
     """Step size of the optimizers."""
     target_network: bool = False
-    """Bootstrap from slowly moving copies of the critics; without them from the critics themselves."""
+    """Bootstrap from target critics; if false, from the critics themselves."""
     policy_delay: Annotated[int, Ge(1)] = 3
     """Updates of the critics per update of actor and temperature."""
     critic_hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = (1024, 1024)
-    """Widths of the critics' hidden layers; null takes hidden_sizes."""
+    """Widths of the critics' hidden layers; null: the same as hidden_sizes."""
     batch_norm: bool = True
-    """Batch-renormalise actor and critics (CrossQ); needs target_network false."""
+    """Use batch renormalisation in actor and critics (CrossQ); needs target_network false."""
     optimizer_beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.5
-    """How much of Adam's mean gradient an update of actor and critics keeps."""
+    """Adam's beta1 for actor and critics: the decay rate of the mean gradient."""
 
 
 def critic_loss(
@@ -146,7 +146,7 @@ def critic_loss(
     noise: Tensor,
     params: SACParams,
 ) -> tuple[Tensor, Tensor]:
-    """Return the critics' loss and the mean predicted value; `noise` [B, size] draws the successors' actions."""
+    """Return the critics' loss and the mean predicted value; `noise` [B, size] samples the next states' actions."""
     with torch.no_grad():
         action, log_prob = actor.sample(batch.next_observation, noise)
         successor = None if target_critic is None else target_critic(batch.next_observation, action)
@@ -164,9 +164,9 @@ def critic_loss(
 
 
 def joint_values(critic: StackedCritic, batch: ReplayBatch, next_action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values [critics, B, quantiles] of transitions and, without gradient, of their successors.
+    """Return the values [critics, B, quantiles] of transitions and, without gradient, of their next states.
 
-    They come from one training pass: whatever is normalised sees the statistics of both halves together.
+    Both come from one forward pass in training mode, so that batch statistics are computed over both halves together.
     """
     observation = map_observation(lambda *halves: torch.cat(halves), batch.observation, batch.next_observation)
     critic.train()
@@ -180,7 +180,7 @@ def joint_values(critic: StackedCritic, batch: ReplayBatch, next_action: Tensor)
 def soft_target(
     successor: Tensor, log_prob: Tensor, batch: ReplayBatch, temperature: Tensor, params: SACParams
 ) -> Tensor:
-    """Return what the critics should have said [B, targets], given the successors' values [critics, B, quantiles]."""
+    """Return the critics' targets [B, targets], given the values [critics, B, quantiles] of the next states."""
     if params.num_quantiles == 1:
         value = successor.amin(dim=0)  # [B, 1]
     else:
@@ -193,7 +193,7 @@ def soft_target(
 def actor_loss(
     critic: StackedCritic, actor: SquashedActor, observation: Observation, temperature: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the actor's loss and the log-probabilities [B] of its fresh actions."""
+    """Return the actor's loss and the log-probabilities [B] of the actions that it samples."""
     action, log_prob = actor.sample(observation, noise)
     values = critic(observation, action).mean(dim=2)  # [critics, B]
     value = values.amin(dim=0) if critic.outputs == 1 else values.mean(dim=0)
@@ -201,7 +201,7 @@ def actor_loss(
 
 
 class SAC(OffPolicyAlgorithm):
-    """Actor, critics, target critics where there are any, and temperature."""
+    """Actor, critics, target critics (unless switched off) and temperature."""
 
     params: SACParams
     parts = (
@@ -219,7 +219,7 @@ class SAC(OffPolicyAlgorithm):
         """Make actor, critics and temperature, and their optimizers."""
         params, device = self.params, self.device
         self.scale = ActionScale(action_space)
-        # In evaluation mode, but for the passes of an update whose statistics are to be learned.
+        # Training mode is used only in those passes of an update that update the batch statistics.
         self.actor: Any = self.make_actor(observation_space, generator).to(device).eval()
         self.critic: Any = self.make_critic(observation_space, generator).to(device).eval()
         self.target_critic: Any = None
@@ -251,7 +251,7 @@ class SAC(OffPolicyAlgorithm):
         )
 
     def make_critic(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
-        """Return the critics: map observations and actions [B, size] to values [critics, B, quantiles]."""
+        """Return the critics: they map observations and actions [B, size] to values [critics, B, quantiles]."""
         params = self.params
         return StackedCritic(
             self.make_encoder(observation_space, orthogonal=False, generator=generator),
@@ -265,7 +265,7 @@ class SAC(OffPolicyAlgorithm):
         )
 
     def check_networks(self, observation: Observation) -> None:
-        """Raise where the actor gives no actions with log-probabilities, or the critics no values of them."""
+        """Raise an error if the actor does not return actions and log-probabilities, or the critics no values."""
         noise = torch.zeros(ROWS, self.scale.size, device=self.device)
         for what, output in zip(("means", "log deviations"), self.actor(observation), strict=True):
             check_shape(self.actor, what, output, ROWS, self.scale.size)
@@ -283,7 +283,7 @@ class SAC(OffPolicyAlgorithm):
         controls: Mapping[str, float],
         generator: torch.Generator,
     ) -> Tensor:
-        """Return exploring actions [num_envs, size] within [-1, 1]."""
+        """Return exploratory actions [num_envs, size] within [-1, 1]."""
         if not self.params.use_sde:
             return self._sample(observation, generator)
         latent = self.actor.latent(observation)
@@ -295,7 +295,7 @@ class SAC(OffPolicyAlgorithm):
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Return the means, or sampled actions where a generator is given."""
+        """Return the modes of the policy, or sampled actions if a generator is given."""
         return self.actor.mode(observation) if generator is None else self._sample(observation, generator)
 
     def _sample(self, observation: Observation, generator: torch.Generator) -> Tensor:
@@ -304,11 +304,11 @@ class SAC(OffPolicyAlgorithm):
         return torch.tanh(mean + log_std.exp() * noise)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return actions stretched from [-1, 1] to the space's bounds."""
+        """Return actions rescaled from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the critics' loss and metrics; `noise` [2, B, size] draws the actions of successors and states."""
+        """Return the critics' loss and metrics; `noise` [2, B, size] samples the actions of next states and states."""
         temperature = self.temperature.value
         loss, value = critic_loss(
             self.critic, self.target_critic, self.actor, batch, temperature, noise[0], self.params
@@ -316,7 +316,7 @@ class SAC(OffPolicyAlgorithm):
         return loss, {"loss_critic": loss.detach(), "q_mean": value, "temperature": temperature.squeeze()}
 
     def actor_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the actor's loss and metrics, of which `entropy` also moves the temperature."""
+        """Return the actor's loss and metrics; the metric `entropy` also updates the temperature."""
         self.actor.train(self.params.batch_norm)
         loss, log_prob = actor_loss(self.critic, self.actor, batch.observation, self.temperature.value, noise[1])
         self.actor.eval()
@@ -330,7 +330,7 @@ class SAC(OffPolicyAlgorithm):
 
     def actor_gradient(self, batch: ReplayBatch, noise: Tensor) -> dict[str, Tensor]:
         """Compute the gradient of the actor's loss by autograd and return metrics."""
-        self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
+        self.critic.requires_grad_(False)  # the actor's loss needs no gradient with respect to the critics' weights
         loss, metrics = self.actor_loss(batch, noise)
         self.actor_optimizer.backward(loss)
         self.critic.requires_grad_(True)
@@ -338,13 +338,13 @@ class SAC(OffPolicyAlgorithm):
 
     @property
     def actor_due(self) -> bool:
-        """Whether the update that has begun is one of actor and temperature too."""
+        """Whether the current update also updates actor and temperature."""
         return self.updates % self.params.policy_delay == 0
 
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> dict[str, Tensor]:
-        """Make one gradient step of critics and, when it is due, actor and temperature; move the target critics."""
+        """Make one gradient step of the critics and, if due, of actor and temperature; then move the target critics."""
         step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
         noise = torch.empty((2, *batch.action.shape), device=self.device).normal_(generator=generator)
         self.updates += 1

@@ -1,7 +1,7 @@
 """ScaleZero (Pu et al. 2025, arXiv 2509.07945): one planning model for many tasks.
 
-A transformer world model with experts is shared by all tasks, around it each has its own encoder, actions and heads.
-Which tasks are trained, and which part of the transformer, is decided from outside (`runtime.parameter_scaling`).
+All tasks share a transformer world model with a mixture of experts; each task has its own encoder, actions and heads.
+`runtime.parameter_scaling` decides which tasks and which part of the transformer are trained.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import PlanningAlgorithm
 from rl_training.algorithms.muzero import exploration, search_rule
-from rl_training.algorithms.planning.actions import actions_by_policy, actions_by_search
+from rl_training.algorithms.planning.actions import actions_from_policy, actions_from_search
 from rl_training.algorithms.planning.batches import BatchMaker
 from rl_training.algorithms.planning.scalezero_loss import LossWeights, scalezero_loss
 from rl_training.algorithms.planning.scalezero_models import ScaleZeroModel, TaskView
@@ -42,7 +42,7 @@ from rl_training.search.search import SearchResult, TreeSearch
 
 
 def make_network(params: ScaleZeroParams, tasks: Sequence[TaskSpec], generator: torch.Generator) -> ScaleZeroNetwork:
-    """Return the network of the parameters' sizes."""
+    """Return a network with the sizes given by the parameters."""
     return ScaleZeroNetwork(
         tasks,
         width=params.width,
@@ -61,13 +61,13 @@ def make_network(params: ScaleZeroParams, tasks: Sequence[TaskSpec], generator: 
 
 
 class ScaleZero(PlanningAlgorithm):
-    """The shared model, its slower copy for targets, their optimizer, and the search over them."""
+    """Network of all tasks, target network, optimizer and tree search."""
 
     params: ScaleZeroParams
     parts = ("network", "target_network", "optimizer", "updates", "stage", "trained")
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
-        """Make the networks, their optimizer and the searches; the spaces are Dicts with one entry per task."""
+        """Make the networks, the optimizer and the searches; the spaces are Dicts with one entry per task."""
         assert isinstance(observation_space, spaces.Dict)
         assert isinstance(action_space, spaces.Dict)
         params = self.params
@@ -91,7 +91,7 @@ class ScaleZero(PlanningAlgorithm):
         self.updates = 0
         self.stage = 0
         self.trained: Sequence[int] = tuple(range(len(self.names)))
-        """The numbers of the tasks that are collected and learned from."""
+        """Indices of the tasks that are collected and learned from."""
         self.search = TreeSearch(search_rule(params))
         self.target_search = TreeSearch(self.search.rule)
         self.batches = [
@@ -110,7 +110,7 @@ class ScaleZero(PlanningAlgorithm):
         return make_network(self.params, tasks, generator)
 
     def simulated(self, model: ScaleZeroModel) -> Searchable:
-        """Return what simulates a model in a search: itself, one call per simulation."""
+        """Return the object that runs a model's simulations in a search: the model itself, one call per simulation."""
         return model
 
     def plan(
@@ -119,7 +119,7 @@ class ScaleZero(PlanningAlgorithm):
         controls: Mapping[str, float],
         generator: np.random.Generator,
     ) -> list[SearchResult]:
-        """Search with exploration from what the environments of all trained tasks show, in one batch."""
+        """Search, with exploration noise, from the observations of all tasks in training, in one batch."""
         return self.search_tasks(
             self.trained,
             shown,
@@ -133,7 +133,7 @@ class ScaleZero(PlanningAlgorithm):
     def search_tasks(
         self, tasks: Sequence[int], shown: Sequence[tuple[Observation, np.ndarray | None]], **settings: Any
     ) -> list[SearchResult]:
-        """Search from observations of some tasks, with what is legal in them, and return the findings by task."""
+        """Search from observations and legal actions of some tasks, and return one search result per task."""
         model = ScaleZeroModel(self.network, tasks, self.params.discount)
         observations, masks = zip(*shown, strict=True)
         legal = self._legal(model, observations, masks)
@@ -142,37 +142,37 @@ class ScaleZero(PlanningAlgorithm):
         return model.split(found)
 
     def search_again(self, task: int, observation: Observation, **settings: Any) -> SearchResult:
-        """Search from stored observations of one task with the target network."""
+        """Search from stored observations of one task with the target network (reanalysis)."""
         model = ScaleZeroModel(self.target_network, (task,), self.params.discount)
         return self.target_search.run(self.simulated(model), observation, **settings)
 
     def _legal(
         self, model: ScaleZeroModel, observations: Sequence[Observation], masks: Sequence[np.ndarray | None]
     ) -> np.ndarray | None:
-        """Return what is legal at all roots, [rows of all tasks, most actions]; None where no task has a mask."""
+        """Return the legal actions at all roots, [rows of all tasks, most actions]; None if no task has a mask."""
         if all(mask is None for mask in masks):
             return None
         parts = []
         for observation, mask in zip(observations, masks, strict=True):
             rows = len(next(iter(observation.values())) if isinstance(observation, dict) else observation)
-            part = np.ones((rows, model.actions), bool)  # actions that a task lacks are excluded by the model
+            part = np.ones((rows, model.actions), bool)  # the model itself excludes actions that a task lacks
             if mask is not None:
                 part[:, : mask.shape[1]] = mask
             parts.append(part)
         return np.concatenate(parts)
 
     def actor(self, name: str) -> TaskActor:
-        """Return what acts in one task."""
+        """Return an actor for one task."""
         return TaskActor(self, self.names.index(name))
 
     def loss(self, batch: Mapping[int, UnrollBatch]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of batches of several tasks, given by their numbers, and metrics."""
+        """Return the loss and metrics of batches of several tasks, keyed by task index."""
         return scalezero_loss(self.network, self.target_network, batch, self.weights)
 
     def update(
         self, batch: Mapping[int, UnrollBatch], controls: Mapping[str, float], generator: torch.Generator
     ) -> dict[str, Tensor]:
-        """Make one gradient step on batches of several tasks, given by their numbers, and return metrics."""
+        """Make one gradient step on batches of several tasks, keyed by task index, and return metrics."""
         loss, metrics = self.loss(batch)
         metrics["gradient_norm"] = self.optimizer.step(
             loss, learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm
@@ -181,18 +181,18 @@ class ScaleZero(PlanningAlgorithm):
         return metrics
 
     def steps_taken(self, before: int, after: int) -> None:
-        """Copy the network to the target network where environment steps cross a mark."""
+        """Copy the network to the target network whenever the step count passes a multiple of the interval."""
         if marks_between(before, after, self.params.target_update_interval):
             with torch.no_grad():
                 self.target_values.copy_(self.optimizer.values)
 
     def train_only(self, tasks: Sequence[int]) -> None:
-        """Collect and learn from these tasks alone; what the others have for themselves stays as it is."""
+        """Collect and learn from these tasks alone; the encoders and heads of the others stay as they are."""
         for task in set(self.trained) - set(tasks):
-            # Momentum would go on moving what gets no gradient.
+            # Adam's momentum would go on moving weights that get no gradient.
             self.optimizer.restart(self.network.parts(task).parameters())
         if set(tasks) - set(self.trained):
-            # A task that comes back has no moments yet: with the others' count of steps its first ones would be huge.
+            # A returning task has no moments yet: with the shared step count its first steps would be huge.
             self.optimizer.restart()
         self.trained = tuple(tasks)
 
@@ -205,7 +205,7 @@ class ScaleZero(PlanningAlgorithm):
 
     @property
     def trainable_parameters(self) -> int:
-        """How many numbers training may change at the moment."""
+        """Number of weights that are trained at present."""
         own = sum(trainable_parameters(self.network.parts(task)) for task in self.trained)
         return own + trainable_parameters(self.network.transformer)
 
@@ -214,15 +214,15 @@ class ScaleZero(PlanningAlgorithm):
         return {**super().state_dict(), "trained": list(self.trained)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put it back."""
+        """Restore a saved state."""
         self.enter_stage(state["stage"])
         super().load_state_dict(state)
         self.trained = tuple(state["trained"])
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what a saved state has learned, its adapters within the weights they belong to.
+        """Load the learned weights of a saved state, with its adapters merged into the weights they belong to.
 
-        Optimizer and counters stay as they are, and the first stage begins: adapters join anew.
+        Optimizer and counters stay as they are, and training starts in stage 0 with new adapters.
         """
         self.enter_stage(state["stage"])
         super().load_weights(state)
@@ -242,7 +242,7 @@ class TaskActor:
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """The network's device."""
         return self.algorithm.device
 
     @torch.inference_mode()
@@ -253,21 +253,21 @@ class TaskActor:
         generator: torch.Generator | None,
         num_simulations: int | None = None,
     ) -> Tensor:
-        """Return the best actions by the policy network, or by a search where `num_simulations` are given.
+        """Return the best actions of the policy network, or of a search if `num_simulations` is given.
 
-        With a generator they are drawn: from the policy, or from the search's policy.
+        If a generator is given, actions are sampled from that policy instead.
         """
         if num_simulations is None:
-            return actions_by_policy(self.algorithm.network.predict(self.task, observation).policy, mask, generator)
+            return actions_from_policy(self.algorithm.network.predict(self.task, observation).policy, mask, generator)
         (found,) = self.algorithm.search_tasks(
             (self.task,),
             [(observation, None if mask is None else mask.cpu().numpy())],
             num_simulations=num_simulations,
             exploration=0.0,
-            generator=np.random.default_rng(0),  # nothing is drawn
+            generator=np.random.default_rng(0),  # unused: exploration is 0
         )
-        return actions_by_search(found, self.device, generator)
+        return actions_from_search(found, self.device, generator)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the actions counted from the space's start."""
+        """Return the actions as the environment numbers them, from the space's `start`."""
         return self.algorithm.actions[self.task].to_env(action)

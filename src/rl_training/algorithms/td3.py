@@ -40,28 +40,28 @@ class TD3Params(ReplayParams):
     learning_rate: Annotated[float, Gt(0)] = 1e-3
     """Step size of the optimizers."""
     tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
-    """How far the target networks move at each update of the actor."""
+    """Fraction by which the target networks move at each update of the actor."""
     num_critics: Annotated[int, Ge(1)] = 2
-    """Critics, of which the smallest value counts in the target."""
+    """Number of critics; the smallest of their values is used in the target."""
     policy_delay: Annotated[int, Ge(1)] = 2
     """Updates of the critics per update of the actor."""
     exploration_noise: Annotated[float, Ge(0)] = 0.1
-    """Standard deviation of the noise on actions, which lie in [-1, 1]."""
+    """Standard deviation of the exploration noise on actions, which lie in [-1, 1]."""
     target_noise: Annotated[float, Ge(0)] = 0.2
     """Standard deviation of the noise on the target policy's actions."""
     target_noise_clip: Annotated[float, Ge(0)] = 0.5
-    """Bound of that noise."""
+    """The noise on the target policy's actions is clipped to this absolute value."""
     hidden_sizes: tuple[Annotated[int, Ge(1)], ...] = (400, 300)
     """Widths of the hidden layers of actor and critics."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
-    """Non-linearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
-    """Largest norm of each gradient; null switches clipping off."""
+    """Gradients are clipped to this norm; null switches clipping off."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
     """Adam's epsilon."""
 
     def network_weights(self, inputs: int, outputs: int) -> int:
-        """Return how many weights are trained at least, for so many input features and action outputs."""
+        """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
         critics = self.num_critics * dense_weights(inputs + outputs, *self.hidden_sizes, 1)
         return dense_weights(inputs, *self.hidden_sizes, outputs) + critics
 
@@ -71,7 +71,7 @@ class DDPGParams(TD3Params):
     """Parameters of DDPG."""
 
     num_critics: Annotated[int, Ge(1)] = 1
-    """Critics, of which the smallest value counts in the target."""
+    """Number of critics; the smallest of their values is used in the target."""
     policy_delay: Annotated[int, Ge(1)] = 1
     """Updates of the critics per update of the actor."""
     target_noise: Annotated[float, Ge(0)] = 0.0
@@ -82,7 +82,7 @@ class DDPGParams(TD3Params):
 def td3_target(
     target_critic: StackedCritic, target_actor: DeterministicActor, batch: ReplayBatch, noise: Tensor, params: TD3Params
 ) -> Tensor:
-    """Return what the critics should say [B]; `noise` [B, size] smooths the target policy."""
+    """Return the critics' targets [B]; `noise` [B, size] smooths the target policy."""
     smoothing = (noise * params.target_noise).clamp(-params.target_noise_clip, params.target_noise_clip)
     action = (target_actor(batch.next_observation) + smoothing).clamp(-1.0, 1.0)
     value = target_critic(batch.next_observation, action).amin(dim=0).squeeze(1)
@@ -96,18 +96,18 @@ def td3_critic_loss(critic: StackedCritic, batch: ReplayBatch, target: Tensor) -
 
 
 def td3_actor_loss(critic: StackedCritic, actor: DeterministicActor, observation: Observation) -> Tensor:
-    """Return minus what the first critic says of the actor's actions."""
+    """Return minus the mean value that the first critic gives to the actor's actions."""
     return -critic.first(observation, actor(observation)).mean()
 
 
 class TD3(OffPolicyAlgorithm):
-    """Actor, critics and their targets."""
+    """Actor, critics and their target networks."""
 
     params: TD3Params
     parts = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer", "critic_optimizer", "updates")
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
-        """Make actor and critics, their targets and optimizers."""
+        """Make actor and critics, their target networks and optimizers."""
         params = self.params
         self.scale = ActionScale(action_space)
         self.actor: Any = self.make_actor(observation_space, generator).to(self.device)
@@ -121,7 +121,7 @@ class TD3(OffPolicyAlgorithm):
         self.updates = 0
 
     def make_actor(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
-        """Return the policy: maps observations to actions [B, size] within [-1, 1]."""
+        """Return the policy: it maps observations to actions [B, size] within [-1, 1]."""
         return DeterministicActor(
             self.make_encoder(observation_space, orthogonal=False, generator=generator),
             self.scale.size,
@@ -131,7 +131,7 @@ class TD3(OffPolicyAlgorithm):
         )
 
     def make_critic(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
-        """Return the critics: map observations and actions [B, size] to values [critics, B, 1]."""
+        """Return the critics: they map observations and actions [B, size] to values [critics, B, 1]."""
         return StackedCritic(
             self.make_encoder(observation_space, orthogonal=False, generator=generator),
             self.scale.size,
@@ -143,7 +143,7 @@ class TD3(OffPolicyAlgorithm):
         )
 
     def check_networks(self, observation: Observation) -> None:
-        """Raise where the actor gives no actions, or the critics no values of them."""
+        """Raise an error if the actor does not return actions, or the critics do not return values."""
         action = self.actor(observation)
         check_shape(self.actor, "actions", action, ROWS, self.scale.size)
         check_shape(self.critic, "values", self.critic(observation, action), self.params.num_critics, ROWS, 1)
@@ -157,7 +157,7 @@ class TD3(OffPolicyAlgorithm):
         controls: Mapping[str, float],
         generator: torch.Generator,
     ) -> Tensor:
-        """Return exploring actions [num_envs, size] within [-1, 1]."""
+        """Return exploratory actions [num_envs, size] within [-1, 1]."""
         return self._explore(self.actor(observation), generator)
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
@@ -166,7 +166,7 @@ class TD3(OffPolicyAlgorithm):
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Return the policy's actions, with exploration noise where a generator is given."""
+        """Return the policy's actions, with exploration noise if a generator is given."""
         action: Tensor = self.actor(observation)
         return action if generator is None else self._explore(action, generator)
 
@@ -175,7 +175,7 @@ class TD3(OffPolicyAlgorithm):
         return (action + self.params.exploration_noise * noise).clamp(-1.0, 1.0)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return actions stretched from [-1, 1] to the space's bounds."""
+        """Return actions rescaled from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -197,7 +197,7 @@ class TD3(OffPolicyAlgorithm):
 
     def actor_gradient(self, batch: ReplayBatch) -> dict[str, Tensor]:
         """Compute the gradient of the actor's loss by autograd and return metrics."""
-        self.critic.requires_grad_(False)  # the actor's loss needs no gradient of the critics' weights
+        self.critic.requires_grad_(False)  # the actor's loss needs no gradient with respect to the critics' weights
         loss, metrics = self.actor_loss(batch)
         self.actor_optimizer.backward(loss)
         self.critic.requires_grad_(True)
@@ -206,7 +206,7 @@ class TD3(OffPolicyAlgorithm):
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> dict[str, Tensor]:
-        """Make one gradient step of the critics and, when it is due, of the actor and the targets."""
+        """Make one gradient step of the critics and, if due, of the actor; then also move the target networks."""
         step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
         noise = torch.empty_like(batch.action).normal_(generator=generator)
         metrics = self.critic_gradient(batch, noise)

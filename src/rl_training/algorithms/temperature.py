@@ -1,4 +1,4 @@
-"""The weight of the entropy in soft actor-critic, fixed or learned."""
+"""The weight of the entropy term in soft actor-critic, fixed or learned."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rl_training.models.optimizers import FlatOptimizer
 
 
 class Temperature:
-    """Learned so that the policy keeps a target entropy (Haarnoja et al. 2018, arXiv 1812.05905, section 5)."""
+    """A temperature, fixed or learned to reach a target entropy (Haarnoja et al. 2018, arXiv 1812.05905, section 5)."""
 
     def __init__(self, value: float | str, *, initial: float, eps: float, device: torch.device) -> None:
-        """`value` is a number to keep, or `auto` to learn from `initial` on."""
+        """`value` is a fixed number, or `auto` for a temperature learned from `initial` on."""
         self.learned = value == "auto"
         start = initial if isinstance(value, str) else value
         self.log = nn.Parameter(torch.tensor([math.log(start)], device=device))
@@ -28,9 +28,9 @@ class Temperature:
         return self.log.detach().exp()
 
     def update(self, entropy: Tensor, target_entropy: float | Tensor, *, learning_rate: float) -> None:
-        """Rise where the policy's mean entropy is below its target, fall where it is above."""
+        """Raise the temperature if the policy's mean entropy is below its target, and lower it if above."""
         if self.learned:
-            # The loss is log temperature times surplus of entropy.
+            # The gradient of the loss log_temperature * (entropy - target_entropy).
             self.optimizer.gradient.copy_(entropy.detach().mean() - target_entropy)
             self.optimizer.descend(learning_rate=learning_rate, max_grad_norm=None)
 
@@ -39,12 +39,12 @@ class Temperature:
         return {"log": self.log.detach(), "optimizer": self.optimizer.state_dict()}
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved temperature; a fixed one is what the parameters say now."""
+        """Load a saved temperature, unless the parameters fix it."""
         if self.learned:
             with torch.no_grad():
                 self.log.copy_(state["log"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved temperature and its optimizer's statistics."""
+        """Restore a saved temperature and its optimizer's statistics."""
         self.load_weights(state)
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,6 +1,6 @@
 """Contributed algorithms and workflows, tier `contrib`: explicitly experimental.
 
-Anything here may change or go without a warning. Nothing is in this tier at present; the stable names are in
+Anything here may change or be removed without a warning. Nothing is in this tier at present; the stable names are in
 `rl_training.core`.
 """
 

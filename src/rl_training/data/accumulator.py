@@ -1,4 +1,4 @@
-"""From steps to transitions: n-step returns that stop at the end of an episode, and stacks of frames."""
+"""From steps to transitions: n-step returns that end with the episode, and stacks of frames."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import numpy as np
 
 
 class Transitions(NamedTuple):
-    """Finished transitions; k of them, with `stack` serial numbers where frames are stacked."""
+    """k complete transitions; observations are serial numbers, or `stack` of them if frames are stacked."""
 
     observation: np.ndarray  # [k] or [k, stack] serial numbers
     action: np.ndarray  # [k, ...]
-    reward: np.ndarray  # [k] discounted sum of up to n rewards; or [k, n], each of them with zeros after the last
-    discount: np.ndarray  # [k] what the value of the successor is multiplied by: gamma^n, or 0 after a termination
+    reward: np.ndarray  # [k] discounted sum of up to n rewards; or [k, n], single rewards padded with zeros
+    discount: np.ndarray  # [k] factor of the next state's value: gamma^n, or 0 after a termination
     successor: np.ndarray  # [k] or [k, stack] serial numbers
-    env: np.ndarray  # [k] which environment
+    env: np.ndarray  # [k] index of the environment
 
 
 class NStepAccumulator:
     """Holds back the last n steps of every environment until their returns are complete.
 
-    A terminated episode ends the sum without a bootstrap; a truncated one bootstraps from its true final observation
-    after however many rewards there were.
+    A terminated episode ends the sum without a bootstrap; a truncated one bootstraps from its true final observation,
+    whatever the number of rewards so far.
     """
 
     def __init__(self, num_envs: int, n_step: int, gamma: float, *, summed: bool = True) -> None:
-        """With `summed=False` several rewards stay apart, for `total` to sum when they are used."""
+        """With `summed=False` several rewards are kept separately, and `total` sums them when they are used."""
         self.num_envs = num_envs
         self.n_step = n_step
         self.powers = gamma ** np.arange(n_step + 1)
         self._gamma = np.float32(gamma)
         self._envs = np.arange(num_envs)
         self._steps = 0
-        self._age = np.full((n_step, num_envs), -1)  # rewards summed so far; -1 marks an empty place
+        self._age = np.full((n_step, num_envs), -1)  # rewards summed so far; -1 marks an empty entry
         self._summed = summed
         # [n_step, num_envs] sums so far, or [n_step, num_envs, n_step] the rewards themselves
         self._return = np.zeros((n_step, num_envs) if summed else (n_step, num_envs, n_step))
@@ -50,7 +50,7 @@ class NStepAccumulator:
         truncated: np.ndarray,
         successor: np.ndarray,
     ) -> Transitions:
-        """Take one step of every environment, observations as serial numbers, and return what it completes."""
+        """Add one step of every environment, with observations as serial numbers; return the completed transitions."""
         if self.n_step == 1:  # every step is complete at once
             discount = np.where(terminated, np.float32(0), self._gamma)
             return Transitions(observation, action, reward, discount, successor, self._envs)
@@ -71,13 +71,13 @@ class NStepAccumulator:
         return self._emit((self._age == self.n_step) | (pending & (terminated | truncated)), terminated, successor)
 
     def total(self, reward: np.ndarray) -> np.ndarray:
-        """Return the discounted sums [...] of rewards kept apart [..., n_step]; single rewards are sums already."""
+        """Return the discounted sums [...] of separate rewards [..., n_step]; single rewards are returned unchanged."""
         if self.n_step == 1:
             return reward
         return (reward * self.powers[:-1]).sum(-1).astype(np.float32)
 
     def flush(self, successor: np.ndarray) -> Transitions | None:
-        """Complete every held-back step as if its episode were truncated now, before `successor`."""
+        """Complete all steps held back as if their episodes were truncated now with the observation `successor`."""
         if self._observation is None:
             return None
         return self._emit(self._age > 0, np.zeros(self.num_envs, dtype=bool), successor)
@@ -108,7 +108,7 @@ class NStepAccumulator:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the steps held back."""
+        """Restore the steps held back."""
         age, held = state["age"], (state["observation"], state["action"])
         if (age < -1).any() or (age >= self.n_step).any():
             raise ValueError(f"a step held back for its return has an age of {self.n_step} or more")
@@ -121,18 +121,18 @@ class NStepAccumulator:
 
 
 class StackTracker:
-    """Which frames the observation in front of every environment is a stack of."""
+    """Tracks which frames form the current stacked observation of every environment."""
 
     def __init__(self, num_envs: int, stack: int) -> None:
         self.stack = stack
         self.serials = np.zeros((num_envs, stack) if stack > 1 else num_envs, np.int64)
 
     def restart(self, envs: np.ndarray, serials: np.ndarray) -> None:
-        """Begin episodes: the first frame fills the whole stack, as it does in the environment."""
+        """Begin episodes: the first frame fills the whole stack, as in the environment."""
         self.serials[envs] = serials[:, None] if self.stack > 1 else serials
 
     def successor(self, serials: np.ndarray) -> np.ndarray:
-        """Return the stacks after one more frame [num_envs] each."""
+        """Return the stacks after one more frame per environment, [num_envs]."""
         if self.stack == 1:
             return serials
         return np.concatenate((self.serials[:, 1:], serials[:, None]), axis=1)

@@ -19,14 +19,14 @@ GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
 
 @dataclass(frozen=True)
 class GoalTask:
-    """What reaching a goal is worth; arrays [n, ...] of achieved and desired goals in, [n] out."""
+    """Reward and termination of goals; the functions map arrays [n, ...] of achieved and desired goals to [n]."""
 
     reward: Callable[[np.ndarray, np.ndarray], np.ndarray]
     terminated: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
 class HindsightReplay(Replay):
-    """A replay of single steps that replaces some of the goals when it is drawn from."""
+    """A replay of single steps that replaces some goals when batches are sampled."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class HindsightReplay(Replay):
         self.strategy = strategy
         self.ratio = ratio
         self.gamma = gamma
-        # Single steps come in the order of the environments: an episode's serial numbers are num_envs apart.
+        # Single steps are stored in the order of the environments: serial numbers within an episode are num_envs apart.
         self.columns["ended"] = np.zeros(self.capacity, np.bool_)
-        self._breaks: list[int] = []  # counts at which all episodes were cut off
+        self._breaks: list[int] = []  # transition counts at which all episodes were cut off
         self._first = np.zeros(self.capacity, np.int64)  # serial number of the episode's first transition
-        self._last = np.full(self.capacity, -1)  # and of its last one, once it has ended
+        self._last = np.full(self.capacity, -1)  # and of its last one, once the episode has ended
         self._running = np.arange(num_envs)  # first serial numbers of the episodes in progress
 
     def begin(self, observation: NumpyObservation, mask: np.ndarray | None = None) -> None:
-        """Every environment starts an episode; those in progress end here."""
+        """Begin new episodes in all environments; those in progress end here."""
         super().begin(observation, mask)
         if self.count:
             self._breaks.append(self.count)
@@ -73,7 +73,7 @@ class HindsightReplay(Replay):
         final_mask: np.ndarray | None = None,
         mask: np.ndarray | None = None,
     ) -> None:
-        """Take one step of every environment, and close the episodes that ended with it."""
+        """Add one step of every environment, and close the episodes that it ended."""
         super().add(action, reward, terminated, truncated, final_observation, observation, final_mask, mask)
         rows = np.arange(self.count - self.num_envs, self.count) % self.capacity
         ended = terminated | truncated
@@ -82,7 +82,7 @@ class HindsightReplay(Replay):
         self._close(np.flatnonzero(ended))
 
     def _close(self, envs: np.ndarray) -> None:
-        """Note the last transition of the episodes that just ended."""
+        """Record the last transition of the episodes that just ended."""
         for env in envs:
             last = self.count - self.num_envs + int(env)
             oldest = max(int(self._running[env]), last - (self.capacity // self.num_envs - 1) * self.num_envs)
@@ -90,7 +90,7 @@ class HindsightReplay(Replay):
             self._running[env] = self.count + int(env)
 
     def gather(self, rows: np.ndarray, generator: np.random.Generator) -> dict[str, Any]:
-        """Return transitions, a share of them with a goal that their episode reached."""
+        """Return transitions, a fraction of them with a goal that their episode reached."""
         gathered = super().gather(rows, generator)
         last = self._last[rows]
         replaced = (last >= 0) & (generator.random(rows.shape) < self.ratio)
@@ -107,13 +107,13 @@ class HindsightReplay(Replay):
         return gathered
 
     def _reached(self, rows: np.ndarray, last: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Return the goals [n, ...] that the episodes of these rows reached, chosen by the strategy."""
+        """Return goals [n, ...] that the episodes of these rows reached, chosen by the strategy."""
         newest = self.count - 1
         serial = newest - (newest - rows) % self.capacity
         if self.strategy == "final":
             chosen = last
         else:
-            # An episode's beginning may have been overwritten: start at its oldest transition that can be drawn.
+            # An episode's beginning may have been overwritten: start at its oldest transition that can be sampled.
             first = self._first[rows]
             first = first + np.maximum(0, -((first - self.oldest) // self.num_envs)) * self.num_envs
             start = serial if self.strategy == "future" else first
@@ -124,11 +124,11 @@ class HindsightReplay(Replay):
         return reached["achieved_goal"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is not in the rows; where episodes begin and end follows from those."""
+        """Return the state that is not in the rows; beginnings and ends of episodes follow from the rows."""
         return {**super().state_dict(), "breaks": self._breaks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on; the rows must be back already."""
+        """Restore a saved state; the rows must have been restored before."""
         super().load_state_dict(state)
         self._breaks = list(state["breaks"])
         start = max(0, self.count - self.capacity // self.num_envs * self.num_envs)
@@ -137,7 +137,7 @@ class HindsightReplay(Replay):
         ended = self.columns["ended"][rows]
         for count in self._breaks:
             ended[(serials >= count - self.num_envs) & (serials < count)] = True
-        begins = np.vstack((np.ones((1, self.num_envs), bool), ended))  # one row more: what comes next
+        begins = np.vstack((np.ones((1, self.num_envs), bool), ended))  # one row more, for the next step
         steps = np.vstack((serials, serials[-1:] + self.num_envs)) if len(serials) else np.arange(self.num_envs)[None]
         first = np.maximum.accumulate(np.where(begins, steps, 0))
         self._first[rows], self._running = first[:-1], first[-1].copy()
@@ -147,7 +147,7 @@ class HindsightReplay(Replay):
 
 
 def check_goal_space(space: Space[Any]) -> None:
-    """Raise where observations have no goals."""
+    """Raise an error if observations have no goals."""
     if not isinstance(space, spaces.Dict) or not all(key in space.spaces for key in GOAL_KEYS):
         raise ConfigError(
             "algo_kwargs.hindsight: needs Dict observations with the keys observation, achieved_goal and desired_goal; "

@@ -1,4 +1,4 @@
-"""Which actions were legal in the observations of a replay."""
+"""Masks of legal actions for the observations of a replay."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import numpy as np
 
 from rl_training.data.observation_store import allocate_column
 
-_ILLEGAL = "illegal"  # the column's name where it is saved
+_ILLEGAL = "illegal"  # name of the saved column
 
 
 class MaskStore:
-    """A ring of action masks beside one of observations, by the same serial numbers.
+    """A ring buffer of action masks with the same serial numbers as the observations.
 
-    It takes no memory before the first mask. Kept is what is illegal, so that untouched memory allows everything.
+    It allocates nothing before the first mask. It stores which actions are illegal, so that zeroed memory means all
+    legal.
     """
 
     def __init__(self, capacity: int, *, directory: Path | None = None) -> None:
@@ -25,13 +26,13 @@ class MaskStore:
 
     @property
     def width(self) -> int:
-        """The bytes of one mask."""
+        """Bytes of one mask."""
         return 0 if self._illegal is None else self._illegal.shape[1]
 
     def put(self, serials: np.ndarray, masks: np.ndarray | None) -> None:
-        """Keep the masks [k, actions] of these observations [k]; None allows everything.
+        """Store the masks [k, actions] of these observations [k]; None means that all actions are legal.
 
-        An end of the game may leave nothing legal. Its value is never used, but must be a number: it allows everything.
+        A terminal observation may have no legal action. Its value is never used but must be finite: all count as legal.
         """
         if masks is None:
             if self._illegal is not None:
@@ -40,7 +41,7 @@ class MaskStore:
         self._column(masks.shape[1])[serials % self.capacity] = ~masks & masks.any(axis=1, keepdims=True)
 
     def get(self, serials: np.ndarray) -> np.ndarray | None:
-        """Return the masks [..., actions] of observations [...], or None where there never was one."""
+        """Return the masks [..., actions] of observations [...], or None if there never was a mask."""
         return None if self._illegal is None else ~self._illegal.take(serials % self.capacity, axis=0)
 
     def rows(self, first: int, last: int) -> dict[str, np.ndarray]:
@@ -48,7 +49,7 @@ class MaskStore:
         return {} if self._illegal is None else {_ILLEGAL: self._illegal[np.arange(first, last) % self.capacity]}
 
     def restore_rows(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Put a saved column back at the serial numbers from `first` on; there is none from before the first mask."""
+        """Restore a saved column at the serial numbers from `first` on; rows from before the first mask have none."""
         if _ILLEGAL in columns:
             illegal = columns[_ILLEGAL]
             self._column(illegal.shape[1])[np.arange(first, first + len(illegal)) % self.capacity] = illegal

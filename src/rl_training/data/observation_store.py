@@ -1,4 +1,4 @@
-"""Observations of a replay, each kept once; transitions refer to them by serial number."""
+"""Observations of a replay, each stored once; transitions refer to them by serial number."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gymnasium import Space, spaces
 from rl_training.data.observations import NumpyObservation
 from rl_training.experiment.storage.files import storage_errors
 
-_WHOLE = "observation"  # the column of an observation that is not a Dict
+_WHOLE = "observation"  # column name of an observation that is not a Dict
 
 
 class ObservationStore:
-    """A ring of observations. Of stacked frames only the newest is kept; a stack is a row of serial numbers."""
+    """A ring buffer of observations. Only the newest frame of a stack is stored; a stack is a row of serial numbers."""
 
     def __init__(
         self,
@@ -28,14 +28,14 @@ class ObservationStore:
         directory: Path | None = None,
         keep_double: bool = False,
     ) -> None:
-        """Reserve memory, or files in `directory`, for `capacity` observations of which `stack` frames are one.
+        """Allocate memory, or files in `directory`, for `capacity` observations; `stack` frames form one observation.
 
-        Floats are kept in single precision, or as they are with `keep_double`: where a mean is taken off them later,
-        what single precision drops can be all that is left.
+        Floats are stored in single precision, or unchanged with `keep_double`: if a mean is subtracted later, the
+        digits that single precision drops can be all that is left.
         """
         self.capacity = capacity
         self.stack = stack
-        self.count = 0  # observations ever put; the serial number of the next one
+        self.count = 0  # observations ever stored; the serial number of the next one
         self._is_dict = isinstance(space, spaces.Dict)
         parts = dict(space.items()) if isinstance(space, spaces.Dict) else {_WHOLE: space}
         self._shapes = {key: tuple(part.shape or ()) for key, part in parts.items()}
@@ -47,16 +47,16 @@ class ObservationStore:
 
     @property
     def oldest(self) -> int:
-        """The serial number of the oldest observation that is still there."""
+        """Serial number of the oldest observation still stored."""
         return max(0, self.count - self.capacity)
 
     @property
     def width(self) -> int:
-        """The bytes of one observation."""
+        """Bytes of one observation."""
         return sum(column.nbytes for column in self._columns.values()) // self.capacity
 
     def put(self, observations: NumpyObservation) -> np.ndarray:
-        """Keep a batch [k, ...] (the newest frames of stacked ones) and return its serial numbers [k]."""
+        """Store a batch [k, ...] (the newest frames of stacks) and return its serial numbers [k]."""
         columns = observations if isinstance(observations, dict) else {_WHOLE: observations}
         added = len(next(iter(columns.values())))
         places = ring_places(self.count, added, self.capacity)
@@ -67,7 +67,7 @@ class ObservationStore:
         return np.arange(self.count - added, self.count)
 
     def get(self, serials: np.ndarray) -> NumpyObservation:
-        """Return observations [..., *shape] for serial numbers [...], or [..., stack] where frames are stacked."""
+        """Return observations [..., *shape] for serial numbers [...], or [..., stack] if frames are stacked."""
         places = serials % self.capacity
         leading = places.shape if self.stack == 1 else places.shape[:-1]
         parts = {
@@ -82,14 +82,14 @@ class ObservationStore:
         return {key: column[places] for key, column in self._columns.items()}
 
     def restore_rows(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Put saved columns back at the serial numbers from `first` on."""
+        """Restore saved columns at the serial numbers from `first` on."""
         for key, column in self._columns.items():
             places = np.arange(first, first + len(columns[key])) % self.capacity
             column[places] = columns[key]
 
 
 def ring_places(first: int, count: int, capacity: int) -> slice | np.ndarray:
-    """Return where a ring keeps the serial numbers [first, first + count): a slice, which is fast, if it can be."""
+    """Return where a ring buffer stores the serial numbers [first, first + count), as a slice (fast) if possible."""
     start = first % capacity
     if start + count <= capacity:
         return slice(start, start + count)
@@ -97,12 +97,12 @@ def ring_places(first: int, count: int, capacity: int) -> slice | np.ndarray:
 
 
 def allocate_column(shape: tuple[int, ...], dtype: Any, directory: Path | None, name: str) -> np.ndarray:
-    """Return zeroed memory, or a memory-mapped file in a directory that vanishes with the process."""
+    """Return zeroed memory, or a memory-mapped file in a directory, deleted when the process ends."""
     if directory is None:
         return np.zeros(shape, dtype)
     with storage_errors(f"the replay's column {name}", directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory) as file:  # has no name, so that a kill leaves nothing behind
+        with tempfile.TemporaryFile(dir=directory) as file:  # unnamed, so that a killed process leaves nothing behind
             return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
 
 

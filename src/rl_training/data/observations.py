@@ -1,4 +1,4 @@
-"""Observations are one array or a flat dict of arrays; these helpers treat both alike."""
+"""Observations are one array or a flat dict of arrays; these helpers handle both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NumpyObservation: TypeAlias = np.ndarray | dict[str, np.ndarray]
 
 
 def map_observation(function: Callable[..., Any], *observations: Any) -> Any:
-    """Apply `function` to every array of observations that have the same form."""
+    """Apply `function` to every array of observations of the same structure."""
     first = observations[0]
     if isinstance(first, dict):
         return {key: function(*(observation[key] for observation in observations)) for key in first}
@@ -24,20 +24,20 @@ def map_observation(function: Callable[..., Any], *observations: Any) -> Any:
 
 
 def index_observation(observation: Observation, indices: Tensor) -> Observation:
-    """Return the rows named by `indices`."""
+    """Return the rows given by `indices`."""
     return map_observation(lambda array: array[indices], observation)
 
 
 def to_tensor(observation: NumpyObservation, device: torch.device) -> Observation:
-    """Move a batch of observations to the device; double precision, which some devices lack, becomes single."""
+    """Move a batch of observations to the device; doubles, which some devices lack, become single precision."""
     return map_observation(lambda array: array_to_tensor(array, device), observation)
 
 
 def array_to_tensor(array: np.ndarray, device: torch.device) -> Tensor:
-    """Move an array to the device; on the CPU only whole numbers share its memory.
+    """Move an array to the device; on the CPU only integers share its memory.
 
-    Floats enter products, which round by where their operands lie: torch's own memory always lies alike, a view,
-    a row shared between processes or a NumPy array does not.
+    Rounding in matrix products depends on the memory alignment of the operands: torch's own allocations are always
+    aligned alike, while views, shared memory and NumPy arrays are not.
     """
     tensor = torch.from_numpy(array)
     if tensor.dtype == torch.float64:
@@ -48,15 +48,15 @@ def array_to_tensor(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 def sample_batch(space: Space[Any], count: int, device: torch.device) -> Observation:
-    """Return random observations [count, ...] of a space, always the same ones, in the form that networks get them."""
-    private = copy.deepcopy(space)  # the space's own generator stays where it is
+    """Return random observations [count, ...] of a space, the same at every call, as networks get them."""
+    private = copy.deepcopy(space)  # leaves the space's own generator unchanged
     private.seed(0)
     samples = [private.sample() for _ in range(count)]
     return to_tensor(map_observation(lambda *parts: np.stack(parts), *samples), device)
 
 
 def allocate(space: Space[Any], leading: tuple[int, ...]) -> NumpyObservation:
-    """Return zeroed storage [*leading, ...] for a space's observations; floats are kept in single precision."""
+    """Return zeroed storage [*leading, ...] for a space's observations; floats are stored in single precision."""
     if isinstance(space, spaces.Dict):
         return {key: _allocate_array(part, leading) for key, part in space.items()}
     return _allocate_array(space, leading)

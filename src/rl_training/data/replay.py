@@ -1,4 +1,4 @@
-"""A replay: steps go in, batches of transitions come out; accumulating, storing and sampling are parts of their own."""
+"""A replay: steps go in, batches of transitions come out; accumulation, storage and sampling are separate parts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rl_training.data.observations import NumpyObservation, Observation, array_t
 from rl_training.data.samplers import Sampler
 from rl_training.envs.normalize import Normalizers
 
-SAVED_PARTS = 32  # a full replay is saved in this many parts, so that saving copies little of it at a time
-SMALLEST_PART = 1 << 20  # bytes; what is smaller is not worth a file of its own
+SAVED_PARTS = 32  # number of files for a full replay, so that saving copies little memory at a time
+SMALLEST_PART = 1 << 20  # bytes; smaller parts are not worth a file
 _OBSERVATION, _MASK = "observation/", "mask/"  # prefixes of saved columns
-OBSERVATION_SLACK = 8  # one more observation per this many transitions: an ended episode leaves one of its own
+OBSERVATION_SLACK = 8  # one more observation per this many transitions: an ended episode stores an extra one
 
 
 class ReplayBatch(NamedTuple):
@@ -31,17 +31,17 @@ class ReplayBatch(NamedTuple):
     observation: Observation  # [B, ...]
     action: Tensor  # [B, ...]
     reward: Tensor  # [B] n-step
-    discount: Tensor  # [B] factor of the successor's value
+    discount: Tensor  # [B] factor of the next state's value
     next_observation: Observation  # [B, ...]
     weight: Tensor | None  # [B] importance weights
-    mask: Tensor | None = None  # [B, actions] what is legal in the observation; None where nothing is ever illegal
-    next_mask: Tensor | None = None  # [B, actions] what is legal in the successor
+    mask: Tensor | None = None  # [B, actions] legal actions in the observation; None if none is ever illegal
+    next_mask: Tensor | None = None  # [B, actions] legal actions in the next observation
 
 
 class Replay:
     """The latest transitions of all environments, each observation stored once.
 
-    What is stored is raw; what is drawn is scaled by the normalisers' statistics of that moment.
+    Stored data is raw; sampled data is scaled by the normalisers' current statistics.
     """
 
     def __init__(
@@ -58,25 +58,25 @@ class Replay:
         directory: Path | None = None,
         normalizers: Normalizers | None = None,
     ) -> None:
-        """Reserve memory for `capacity` transitions; `action` is an example of one step, [num_envs, ...]."""
+        """Allocate memory for `capacity` transitions; `action` is an example of one step, [num_envs, ...]."""
         self.normalizers = normalizers or Normalizers()
         self.capacity = capacity
         self.num_envs = num_envs
         self.count = 0  # transitions ever added
-        self.oldest = 0  # serial number of the oldest one that can be drawn
+        self.oldest = 0  # serial number of the oldest transition that can be sampled
         self.sampler = sampler
-        # Transitions of one moment may refer to observations this far apart.
+        # The observations of transitions stored at the same time may be this far apart.
         self._spread = 2 * (n_step + stack + 1) * num_envs
-        room = capacity + capacity // OBSERVATION_SLACK + 2 * self._spread
+        stored = capacity + capacity // OBSERVATION_SLACK + 2 * self._spread
         self.observations = ObservationStore(
             observation_space,
-            room,
+            stored,
             stack=stack,
             directory=directory,
             keep_double=self.normalizers.observation is not None,
         )
-        self.masks = MaskStore(room, directory=directory)
-        # Each reward is scaled and bounded before the sum, by the statistics of the draw: until then they stay apart.
+        self.masks = MaskStore(stored, directory=directory)
+        # Rewards are scaled and clipped one by one, by the statistics at sampling time, so they are stored separately.
         summed = n_step == 1 or self.normalizers.reward is None
         self.accumulator = NStepAccumulator(num_envs, n_step, gamma, summed=summed)
         self.stacks = StackTracker(num_envs, stack)
@@ -93,11 +93,11 @@ class Replay:
 
     @property
     def size(self) -> int:
-        """How many transitions can be drawn."""
+        """Number of transitions that can be sampled."""
         return self.count - self.oldest
 
     def begin(self, observation: NumpyObservation, mask: np.ndarray | None = None) -> None:
-        """Every environment starts an episode with these observations [num_envs, ...] and action masks."""
+        """Begin episodes in all environments with these observations [num_envs, ...] and action masks."""
         flushed = self.accumulator.flush(self.stacks.serials)
         if flushed is not None:
             self._store(flushed)
@@ -114,12 +114,12 @@ class Replay:
         final_mask: np.ndarray | None = None,
         mask: np.ndarray | None = None,
     ) -> None:
-        """Take one step of every environment: its true successor, and what to act on next after any reset."""
+        """Add one step of every environment: its true successor, and, after any reset, the observation to act on."""
         current = self.stacks.serials
         successor = self.stacks.successor(self._put(final_observation, final_mask))
         self._store(self.accumulator.add(current, action, reward, terminated, truncated, successor))
         self.stacks.serials = successor.copy()
-        if final_observation is not observation:  # some episode ended
+        if final_observation is not observation:  # an episode ended
             ended = np.flatnonzero(terminated | truncated)
             first = map_observation(lambda array: array[ended], observation)
             self.stacks.restart(ended, self._put(first, None if mask is None else mask[ended]))
@@ -140,7 +140,7 @@ class Replay:
         self._forget()
 
     def _forget(self) -> None:
-        """Let go of transitions that were overwritten or whose observations soon will be."""
+        """Drop transitions that were overwritten, or whose observations soon will be."""
         oldest = max(self.oldest, self.count - self.capacity)
         needed = self.observations.count - self.observations.capacity + self._spread
         if needed <= 0:  # no observation was ever overwritten
@@ -160,7 +160,7 @@ class Replay:
         count: int = 1,
         beta: float = 1.0,
     ) -> tuple[list[ReplayBatch], np.ndarray]:
-        """Draw `count` batches with one transfer; return them and their rows [count, batch_size]."""
+        """Sample `count` batches with one transfer; return them and their rows [count, batch_size]."""
         rows, weight = self.sampler.sample(self.oldest, self.count, (count, batch_size), beta, generator)
         gathered = self._scaled(self.gather(rows, generator))
         gathered["weight"] = weight
@@ -168,7 +168,7 @@ class Replay:
         return [ReplayBatch(*parts) for parts in zip(*columns, strict=True)], rows
 
     def _scaled(self, gathered: dict[str, Any]) -> dict[str, Any]:
-        """Scale gathered transitions by the statistics of now."""
+        """Scale gathered transitions by the current statistics."""
         if self.normalizers.observation is not None:
             for name in ("observation", "next_observation"):
                 gathered[name] = self.normalizers.observation(gathered[name])
@@ -177,7 +177,7 @@ class Replay:
         return gathered
 
     def gather(self, rows: np.ndarray, generator: np.random.Generator) -> dict[str, Any]:
-        """Return the transitions in rows [...] as host arrays, raw."""
+        """Return the transitions in rows [...] as unscaled host arrays."""
         columns = self.columns
         return {
             "observation": self.observations.get(columns["observation"].take(rows, axis=0)),
@@ -190,14 +190,14 @@ class Replay:
         }
 
     def _masks_of(self, serials: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
-        """Return the masks of the observations in rows; of stacked frames the newest has it."""
+        """Return the masks of the observations in rows; a stack of frames has that of its newest."""
         if not self.masks.width:
             return None
         newest = serials if serials.ndim == 1 else serials[:, -1]
         return self.masks.get(newest.take(rows))
 
     def marks(self) -> tuple[int, int]:
-        """Return the serial numbers up to which transitions and observations are filled."""
+        """Return the serial numbers up to which transitions and observations are stored."""
         return self.count, self.observations.count
 
     def ranges_since(self, marks: tuple[int, int]) -> list[dict[str, list[int]]]:
@@ -212,7 +212,7 @@ class Replay:
             for transitions, observations in ((self.capacity, self.observations.capacity), (new, new_observations))
         )
         limit = max(total // SAVED_PARTS, SMALLEST_PART)
-        parts = min(new_observations, math.ceil(added / limit))  # each has an observation of its own
+        parts = min(new_observations, math.ceil(added / limit))  # each part has at least one observation
         return [
             {
                 "transitions": [first + new * part // parts, first + new * (part + 1) // parts],
@@ -234,12 +234,12 @@ class Replay:
         return arrays | {f"{_MASK}{name}": column for name, column in masks.items()}
 
     def needs(self, ranges: Mapping[str, list[int]]) -> bool:
-        """Whether rows of these ranges may still be drawn."""
+        """Return whether rows of these ranges may still be sampled."""
         transitions_end, observations_end = ranges["transitions"][1], ranges["observations"][1]
         return transitions_end > self.count - self.capacity or observations_end > self.observations.oldest
 
     def restore_rows(self, ranges: Mapping[str, list[int]], arrays: Mapping[str, np.ndarray]) -> None:
-        """Put saved columns back where they were."""
+        """Restore saved columns at their places."""
         rows = np.arange(*ranges["transitions"]) % self.capacity
         for name, column in self.columns.items():
             column[rows] = arrays[f"transition/{name}"]
@@ -248,7 +248,7 @@ class Replay:
         self.masks.restore_rows(first, _below(_MASK, arrays))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is not in the rows; those are saved apart, as they grow (`ranges_since`)."""
+        """Return the state that is not in the rows; rows are saved incrementally (`ranges_since`)."""
         return {
             "count": self.count,
             "oldest": self.oldest,
@@ -259,10 +259,10 @@ class Replay:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on; the rows are put back by `restore_rows`."""
+        """Restore a saved state; `restore_rows` restores the rows."""
         count, oldest = state["count"], state["oldest"]
         if not 0 <= oldest <= count <= oldest + self.capacity or (oldest == count > 0):
-            raise ValueError(f"a replay of {self.capacity} rows cannot hold those from {oldest} to {count}")
+            raise ValueError(f"a replay of {self.capacity} rows cannot hold the rows from {oldest} to {count}")
         held = state["accumulator"]["action"]
         if held is not None and held.shape[2:] != self.columns["action"].shape[1:]:
             raise ValueError(f"the actions held back have the shape {held.shape[2:]}")
@@ -274,12 +274,12 @@ class Replay:
 
 
 def _below(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the saved columns of one part of a replay."""
+    """Return the saved columns whose names begin with a prefix, without it."""
     return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
 
 
 def _batches(column: NumpyObservation | None, count: int, device: torch.device) -> Sequence[Any]:
-    """Move arrays [count, batch_size, ...] to the device at once and return one part per batch."""
+    """Move arrays [count, batch_size, ...] to the device at once and return one slice per batch."""
     if column is None:
         return (None,) * count
     if isinstance(column, dict):

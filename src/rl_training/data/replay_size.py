@@ -1,4 +1,4 @@
-"""How many bytes a replay takes, reckoned before anything large is allocated."""
+"""The memory that a replay needs, computed before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rl_training.data.replay import OBSERVATION_SLACK, Replay
 from rl_training.data.samplers import UniformSampler
 from rl_training.envs.normalize import Normalizers
 
-_ENDED = 1  # hindsight: the column that says where an episode ended
-_FIRST_AND_LAST = 8 + 8  # hindsight: the serial numbers of an episode's ends
+_ENDED = 1  # hindsight: the column that marks the ends of episodes
+_FIRST_AND_LAST = 8 + 8  # hindsight: serial numbers of an episode's first and last transition
 _TREE_NODE = 8
 
 
 @dataclass(frozen=True)
 class ReplaySize:
-    """What a replay of any capacity takes, by the widths of its rows."""
+    """Bytes that a replay of any capacity needs, given the sizes of its rows."""
 
     transition: int  # bytes of one row
-    observation: int  # bytes of one row, its action mask included
-    spare_observations: int  # rows besides the slack
+    observation: int  # bytes of one row, including its action mask
+    spare_observations: int  # rows in addition to the slack
     prioritized: bool
     hindsight: bool
 
@@ -44,8 +44,8 @@ class ReplaySize:
     ) -> ReplaySize:
         """Measure a replay of a single transition; `action` is an example of one step, [num_envs, ...].
 
-        `mask_width` is the number of actions where masks come with the observations, 0 where none do; `search_width`
-        the bytes of what a search says of a step, 0 where none is made.
+        `mask_width` is the number of actions if observations come with masks, else 0; `search_width` is the number of
+        bytes of a search result, 0 if there is none.
         """
         replay = Replay(
             observation_space,
@@ -72,6 +72,6 @@ class ReplaySize:
         return rows * self.transition + observations * self.observation
 
     def index(self, capacity: int) -> int:
-        """Return the bytes of priorities and episodes' ends, which are always in memory and used in full."""
+        """Return the bytes of priorities and of the ends of episodes, which are always in memory and used in full."""
         leaves = 1 << max(0, capacity - 1).bit_length()
         return 2 * leaves * _TREE_NODE * self.prioritized + capacity * _FIRST_AND_LAST * self.hindsight

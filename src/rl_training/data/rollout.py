@@ -1,4 +1,4 @@
-"""Storage of one on-policy rollout: host arrays, allocated once, refilled, and moved to the device as a whole."""
+"""Storage of one on-policy rollout: host arrays, allocated once, refilled, and moved to the device together."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Rollout:
     terminated: Tensor  # [num_steps, num_envs]
     truncated: Tensor  # [num_steps, num_envs]
     final_value: Tensor  # [num_steps, num_envs] value of the final observation where truncated
-    last_observation: Observation  # [num_envs, ...] what follows the last step
+    last_observation: Observation  # [num_envs, ...] the observations after the last step
 
     @property
     def transitions(self) -> int:
-        """How many transitions it holds."""
+        """Number of transitions."""
         return self.reward.numel()
 
     def flat_observation(self) -> Observation:
@@ -48,17 +48,17 @@ class Rollout:
 
 
 class RolloutStorage:
-    """Filled step by step; can be saved half full."""
+    """Arrays of one rollout, filled step by step; a partly filled one can be saved."""
 
     def __init__(self, num_steps: int, num_envs: int, observation_space: Space[Any], action: np.ndarray) -> None:
-        """Allocate; `action` is an example of one step, [num_envs, ...]."""
+        """Allocate the arrays; `action` is an example of one step, [num_envs, ...]."""
         shape = (num_steps, num_envs)
         self.num_steps = num_steps
         self.num_envs = num_envs
         self.position = 0  # steps filled so far
         self.observation = allocate(observation_space, shape)  # [num_steps, num_envs, ...]
         self.action = np.zeros((num_steps, *action.shape), action.dtype)
-        self.mask: np.ndarray | None = None  # allocated when the first mask comes
+        self.mask: np.ndarray | None = None  # allocated with the first mask
         self.reward = np.zeros(shape, np.float32)
         self.terminated = np.zeros(shape, np.bool_)
         self.truncated = np.zeros(shape, np.bool_)
@@ -66,16 +66,16 @@ class RolloutStorage:
 
     @property
     def full(self) -> bool:
-        """Whether every step is filled."""
+        """Whether all steps are filled."""
         return self.position == self.num_steps
 
     @property
     def transitions(self) -> int:
-        """How many transitions are stored."""
+        """Number of transitions stored."""
         return self.position * self.num_envs
 
     def clear(self) -> None:
-        """Start filling anew."""
+        """Start a new rollout."""
         self.position = 0
         self.final_value.fill(0.0)
 
@@ -131,7 +131,7 @@ class RolloutStorage:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a rollout in progress."""
+        """Restore a rollout in progress."""
         self.position = state["position"]
         filled = slice(0, self.position)
 

@@ -1,4 +1,4 @@
-"""Which transitions a batch is made of: all alike, or in proportion to their priority."""
+"""Samplers of transitions: uniform, or in proportion to priorities."""
 
 from __future__ import annotations
 
@@ -9,63 +9,63 @@ import numpy as np
 
 
 class Sampled(NamedTuple):
-    """Rows of a replay, and how much each counts in the loss."""
+    """Rows of a replay, and the weight of each in the loss."""
 
     rows: np.ndarray  # [count, batch_size]
-    weight: np.ndarray | None  # [count, batch_size] importance weights, or None where all count alike
+    weight: np.ndarray | None  # [count, batch_size] importance weights, None if uniform
 
 
 class Sampler(Protocol):
-    """Chooses among the rows of a ring that holds the serial numbers [oldest, count)."""
+    """Samples rows of a ring buffer that holds the serial numbers [oldest, count)."""
 
     def added(self, first: int, count: int) -> None:
-        """Transitions with the serial numbers [first, first + count) were written."""
+        """Handle that transitions with the serial numbers [first, first + count) were written."""
 
     def removed(self, rows: np.ndarray) -> None:
-        """The transitions in these rows can no longer be used."""
+        """Handle that the transitions in these rows can no longer be used."""
 
     def sample(
         self, oldest: int, count: int, shape: tuple[int, int], beta: float, generator: np.random.Generator
     ) -> Sampled:
-        """Draw rows of the given shape with replacement."""
+        """Sample rows of the given shape with replacement."""
 
     def update(self, rows: np.ndarray, error: np.ndarray) -> None:
-        """The transitions in these rows now have these absolute errors."""
+        """Set the absolute errors of the transitions in these rows."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the priorities."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put them back."""
+        """Restore the priorities."""
 
 
 class UniformSampler:
-    """Every transition with the same probability."""
+    """Samples all transitions with equal probability."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
 
     def added(self, first: int, count: int) -> None:
-        """Nothing to note."""
+        """Do nothing."""
 
     def removed(self, rows: np.ndarray) -> None:
-        """Nothing to note."""
+        """Do nothing."""
 
     def sample(
         self, oldest: int, count: int, shape: tuple[int, int], beta: float, generator: np.random.Generator
     ) -> Sampled:
-        """Draw serial numbers uniformly."""
+        """Sample serial numbers uniformly."""
         return Sampled(generator.integers(oldest, count, size=shape) % self.capacity, None)
 
     def update(self, rows: np.ndarray, error: np.ndarray) -> None:
-        """Errors change nothing."""
+        """Do nothing: errors are not used."""
 
     def state_dict(self) -> dict[str, Any]:
-        """There is no state."""
+        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is no state."""
+        """Do nothing: there is no state."""
 
 
 class PrioritizedSampler:
@@ -78,20 +78,20 @@ class PrioritizedSampler:
         self.alpha = alpha
         self.eps = eps
         self.tree = SumTree(capacity)
-        self.largest = 1.0  # what a new transition gets, so that each is seen at least once soon
+        self.largest = 1.0  # priority of new transitions, so that each is soon sampled at least once
 
     def added(self, first: int, count: int) -> None:
         """Give new transitions the largest priority so far."""
         self.tree.set(np.arange(first, first + count) % self.capacity, np.full(count, self.largest))
 
     def removed(self, rows: np.ndarray) -> None:
-        """Never draw these rows again."""
+        """Never sample these rows again."""
         self.tree.set(rows, np.zeros(len(rows)))
 
     def sample(
         self, oldest: int, count: int, shape: tuple[int, int], beta: float, generator: np.random.Generator
     ) -> Sampled:
-        """Draw one row from each of as many equal slices of the total as there are rows."""
+        """Divide the total priority into as many equal slices as there are rows, and sample one row from each."""
         slices = np.arange(shape[1]) + generator.random(shape)
         rows = self.tree.find((slices * (self.tree.total / shape[1])).ravel()).reshape(shape)
         probability = self.tree.get(rows) / self.tree.total
@@ -105,12 +105,12 @@ class PrioritizedSampler:
         self.tree.set(rows, priority)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the leaves up to the last one in use."""
+        """Return the priorities up to the last row in use."""
         leaves = self.tree.get(np.arange(self.capacity))
         used = np.flatnonzero(leaves)
         return {"largest": self.largest, "priorities": leaves[: used[-1] + 1 if len(used) else 0]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Rebuild the tree."""
+        """Restore the priorities."""
         self.largest = state["largest"]
         self.tree.fill(state["priorities"])

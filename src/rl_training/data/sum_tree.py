@@ -1,4 +1,4 @@
-"""A binary tree of sums: draw leaves in proportion to their priority, and change priorities, in O(log N)."""
+"""A sum tree: sample leaves in proportion to their priority, and change priorities, in O(log N)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SumTree:
         return float(self.nodes[1])
 
     def set(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-        """Give leaves new priorities; of a repeated row the last counts."""
+        """Set the priorities of leaves; if a row is repeated, its last value is used."""
         _set(self.nodes, self.leaves, np.asarray(rows, np.int64), np.asarray(priorities, np.float64))
 
     def get(self, rows: np.ndarray) -> np.ndarray:
@@ -27,11 +27,11 @@ class SumTree:
         return self.nodes[self.leaves + rows]
 
     def find(self, masses: np.ndarray) -> np.ndarray:
-        """Return the leaf that each mass in [0, total) falls on."""
+        """Return the leaf that each prefix sum in [0, total) falls on."""
         return _find(self.nodes, self.leaves, np.asarray(masses, np.float64))
 
     def fill(self, priorities: np.ndarray) -> None:
-        """Replace the first leaves' priorities, the others become 0."""
+        """Set the priorities of the first leaves, and those of the others to 0."""
         self.nodes[:] = 0.0
         self.nodes[self.leaves : self.leaves + len(priorities)] = priorities
         _rebuild(self.nodes, self.leaves)
@@ -44,7 +44,7 @@ def _set(nodes: np.ndarray, leaves: int, rows: np.ndarray, priorities: np.ndarra
         nodes[node] = priorities[index]
         node //= 2
         while node >= 1:
-            # Sums are made anew from the children: differences would let rounding errors pile up.
+            # Sums are recomputed from the children: adding differences would accumulate rounding errors.
             nodes[node] = nodes[2 * node] + nodes[2 * node + 1]
             node //= 2
 
@@ -57,7 +57,7 @@ def _find(nodes: np.ndarray, leaves: int, masses: np.ndarray) -> np.ndarray:
         node = 1
         while node < leaves:
             node *= 2
-            # A mass that rounding carried past the left sum must not end on an empty leaf.
+            # A prefix sum that rounding carried past the left sum must not end on an empty leaf.
             if mass >= nodes[node] and nodes[node + 1] > 0.0:
                 mass -= nodes[node]
                 node += 1

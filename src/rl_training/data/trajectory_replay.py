@@ -1,4 +1,4 @@
-"""A replay of whole trajectories: windows of consecutive steps with what the search said of each."""
+"""A replay of trajectories: windows of consecutive steps with the search result of each."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ RUNNING, TERMINATED, TRUNCATED = range(3)
 
 
 class Window(NamedTuple):
-    """L consecutive steps of B trajectories, time first. Where a step is not `real` its other numbers mean nothing."""
+    """L consecutive steps of B trajectories, time first. If a step is not `real`, its other entries are undefined."""
 
     rows: np.ndarray  # [L, B] of the replay's columns
     real: np.ndarray  # [L, B] bool, whether the step was taken, in the same episode as the first
-    over: np.ndarray  # [L, B] bool, whether the episode had terminated before
+    over: np.ndarray  # [L, B] bool, whether the episode had terminated before the step
     action: np.ndarray  # [L, B]
     reward: np.ndarray  # [L, B]
-    terminated: np.ndarray  # [L, B] bool, whether the step ended the task
-    policy: np.ndarray  # [L, B, A] what the search recommended
-    value: np.ndarray  # [L, B] what the search expected
+    terminated: np.ndarray  # [L, B] bool, whether the step terminated the episode
+    policy: np.ndarray  # [L, B, A] the search's policy
+    value: np.ndarray  # [L, B] the search's value
 
 
 class TrajectoryReplay(Replay):
-    """The latest steps of all environments with the search's policy and value; rows never change once written."""
+    """The latest steps of all environments with the search's policy and value; rows never change once complete."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class TrajectoryReplay(Replay):
         directory: Path | None = None,
         normalizers: Normalizers | None = None,
     ) -> None:
-        """Reserve memory for `capacity` steps; `action` is an example of one step, [num_envs]."""
+        """Allocate memory for `capacity` steps; `action` is an example of one step, [num_envs]."""
         super().__init__(
             observation_space,
             action,
@@ -60,19 +60,19 @@ class TrajectoryReplay(Replay):
             directory=directory,
             normalizers=normalizers,
         )
-        # Single steps come in the order of the environments: an episode's serial numbers are num_envs apart.
+        # Single steps are stored in the order of the environments: serial numbers within an episode are num_envs apart.
         for name, (width, kind) in _search_columns(actions).items():
             self.columns[name] = allocate_column((capacity, *width), kind, directory, name)
-        self._breaks: list[int] = []  # counts at which all episodes were cut off
+        self._breaks: list[int] = []  # step counts at which all episodes were cut off
 
     def begin(self, observation: NumpyObservation, mask: np.ndarray | None = None) -> None:
-        """Every environment starts an episode; those in progress end here."""
+        """Begin new episodes in all environments; those in progress end here."""
         super().begin(observation, mask)
         if self.count:
             self._breaks.append(self.count)
 
-    def note_search(self, policy: np.ndarray, value: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
-        """Complete the step just added by what the search said of its observations, and how it ended."""
+    def add_search(self, policy: np.ndarray, value: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        """Complete the step just added with the search's policy and value of its observations, and with its end."""
         rows = np.arange(self.count - self.num_envs, self.count) % self.capacity
         self.columns["policy"][rows] = policy
         self.columns["value"][rows] = value
@@ -86,12 +86,12 @@ class TrajectoryReplay(Replay):
     def draw(
         self, batch_size: int, beta: float, generator: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the rows [B] at which the windows of a batch begin, and their importance weights."""
+        """Sample the rows [B] at which the windows of a batch begin; return them and their importance weights."""
         rows, weight = self.sampler.sample(self.oldest, self.count, (1, batch_size), beta, generator)
         return rows[0], None if weight is None else weight[0]
 
     def windows(self, rows: np.ndarray, length: int) -> Window:
-        """Return the steps that begin at rows [B], their rewards scaled by the statistics of now."""
+        """Return the windows that begin at rows [B], with rewards scaled by the current statistics."""
         serials = self.serials(rows) + np.arange(length)[:, None] * self.num_envs  # [L, B]
         places = serials % self.capacity
         ended = self.columns["ended"].take(places)
@@ -116,29 +116,29 @@ class TrajectoryReplay(Replay):
         )
 
     def observed(self, rows: np.ndarray) -> tuple[NumpyObservation, np.ndarray | None]:
-        """Return the observations [..., *shape] before steps [...], scaled as of now, and what was legal in them."""
+        """Return the observations [..., *shape] before steps [...], scaled as of now, and the legal actions in them."""
         serials = self.columns["observation"]
         return self._scaled_at(serials, rows), self._masks_of(serials, rows)
 
     def reached(self, rows: np.ndarray) -> NumpyObservation:
-        """Return the true successors [..., *shape] of steps [...], scaled by the statistics of now."""
+        """Return the true next observations [..., *shape] of steps [...], scaled by the current statistics."""
         return self._scaled_at(self.columns["successor"], rows)
 
     def _scaled_at(self, serials: np.ndarray, rows: np.ndarray) -> NumpyObservation:
         return self.normalizers.scale_observation(self.observations.get(serials.take(rows, axis=0)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is not in the rows."""
+        """Return the state that is not in the rows."""
         return {**super().state_dict(), "breaks": self._breaks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on; the rows are put back by `restore_rows`."""
+        """Restore a saved state; `restore_rows` restores the rows."""
         super().load_state_dict(state)
         self._breaks = list(state["breaks"])
 
 
 def search_bytes(actions: int) -> int:
-    """Return how many bytes a step takes besides those of a plain replay."""
+    """Return the bytes per step in addition to those of a plain replay."""
     return sum(
         int(np.prod(shape, initial=1)) * np.dtype(kind).itemsize for shape, kind in _search_columns(actions).values()
     )

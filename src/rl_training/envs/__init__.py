@@ -1,4 +1,4 @@
-"""Making and vectorising environments, their wrappers, snapshots and normalisation.
+"""Creation and vectorisation of environments, their wrappers, snapshots and normalisation.
 
 Nothing in this package imports torch, so that worker processes start fast.
 """

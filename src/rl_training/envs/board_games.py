@@ -18,14 +18,14 @@ from rl_training.errors import ConfigError, EnvironmentFailure, MissingExtraErro
 
 
 class BoardGame(gym.Env[np.ndarray, Any]):
-    """A game of two players: both moved by `step` (self-play), or one by `step` and one by an opponent.
+    """A two-player game: `step` moves both players in turn (self-play), or one of them against an opponent.
 
-    The observation is a float32 vector: one number per cell for the own stones, then as many for the other's. It is
-    seen by the player whom the next `step` moves. The reward is that of the player whom this `step` moved: 1 for a
-    win, 0 otherwise, and -1 where the opponent's answer wins.
+    The observation is a float32 vector: one number per cell for the player's own stones, then as many for the other's,
+    from the view of the player to move next. The reward is that of the player whom this `step` moved: 1 for a win, 0
+    otherwise, and -1 if the opponent's reply wins.
 
-    Self-play soon repeats the games that it likes best. Up to `opening_moves` random moves at the beginning of each let
-    it see others, too; nobody is taught to play them. Games against an opponent begin with an empty board.
+    Self-play soon repeats the same games. Up to `opening_moves` random moves at the beginning of each game show it
+    other positions; these moves are not learned from. Games against an opponent begin with an empty board.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own way
@@ -47,7 +47,7 @@ class BoardGame(gym.Env[np.ndarray, Any]):
             )
         self.render_mode = render_mode
         self.turn_taking = opponent is None
-        """Whether `step` moves two players in turn: what is good for one is bad for the next."""
+        """Whether `step` moves two players in turn, in a zero-sum game."""
         self._opponent = None if opponent is None else opponents[opponent]
         self._opening_moves = opening_moves
         self._rules = _load_rules(name, render_mode)
@@ -65,37 +65,37 @@ class BoardGame(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Clear the board; an opponent begins every other game, and a drawn side the first game after a seed."""
+        """Clear the board; against an opponent the first player alternates, and is random after a seed."""
         super().reset(seed=seed)
         self._begin()
         if self._opponent is not None:
             drawn = seed is not None or self.agent_first is None
             self.agent_first = bool(self.np_random.integers(2)) if drawn else not self.agent_first
             if not self.agent_first:
-                self._answer()
+                self._opponent_move()
         elif self._opening_moves:
             self._open()
         return self._observe(), self._info()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Play a move, and let the opponent answer it."""
+        """Play a move, and let the opponent reply."""
         mover = self._play(int(action))
         if self._opponent is not None and self._legal:
-            self._answer()
-        # Against an opponent the mover looks at the end too, even where it is not its turn any more.
+            self._opponent_move()
+        # Against an opponent, the final observation too is from the agent's view, even if it is not its turn.
         turned = self._opponent is not None and self._rules.agent_selection != mover
         return self._observe(turned), float(self._rules.rewards[mover]), not self._legal, False, self._info()
 
     def render(self) -> Any:
-        """Return a picture of the board."""
+        """Return an image of the board."""
         return self._rules.render()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the game so far; the generator, which is the opponent's too, is saved with every environment."""
+        """Return the moves so far; the generator, which the opponent shares, is saved with every environment."""
         return {"moves": self._moves, "agent_first": self.agent_first}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Play the game so far again."""
+        """Replay the saved moves."""
         self.agent_first = state["agent_first"]
         self._begin()
         for move in state["moves"]:
@@ -104,10 +104,10 @@ class BoardGame(gym.Env[np.ndarray, Any]):
     def _begin(self) -> None:
         self._rules.reset()
         self._moves = []
-        self._look()
+        self._update_view()
 
     def _open(self) -> None:
-        """Play a random number of random moves; an opening that ends the game is none."""
+        """Play a random number of random moves; an opening that would end the game is discarded."""
         while True:
             count = int(self.np_random.integers(self._opening_moves + 1))
             while self._legal and len(self._moves) < count:
@@ -117,7 +117,7 @@ class BoardGame(gym.Env[np.ndarray, Any]):
             self._begin()
 
     def _play(self, move: int) -> str:
-        """Make a move and return the player whose it was."""
+        """Make a move and return the player who made it."""
         if move not in self._legal:
             raise EnvironmentFailure(
                 f"{type(self).__name__}: {move} is no legal move; "
@@ -126,15 +126,15 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         mover: str = self._rules.agent_selection
         self._rules.step(move)
         self._moves.append(move)
-        self._look()
+        self._update_view()
         return mover
 
-    def _answer(self) -> None:
+    def _opponent_move(self) -> None:
         assert self._opponent is not None
         self._play(self._opponent(self._moves, self._legal, self.np_random))
 
-    def _look(self) -> None:
-        """Ask the rules what the player to move sees and may do: nothing when the game is over."""
+    def _update_view(self) -> None:
+        """Update the view and the legal moves of the player to move; there are none when the game is over."""
         player = self._rules.agent_selection
         view = self._rules.observe(player)
         self._planes = view["observation"].transpose(2, 0, 1)  # [(own, other), rows, columns]
@@ -145,7 +145,7 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         return planes.astype(np.float32, order="C").reshape(-1)
 
     def _info(self) -> dict[str, Any]:
-        # When the game is over nothing is left to choose, and no distribution over nothing exists: all are allowed.
+        # When the game is over no move is left, but a distribution needs at least one: all are marked legal.
         mask = np.full(self._choices, not self._legal, np.int8)
         mask[self._legal] = 1
         info: dict[str, Any] = {"action_mask": mask}
@@ -177,7 +177,7 @@ class ConnectFour(BoardGame):
 
 
 def _load_rules(name: str, render_mode: str | None) -> Any:
-    """Return PettingZoo's game without its wrappers, which check what is checked here already."""
+    """Return PettingZoo's game without its wrappers, whose checks are made here already."""
     try:
         module = importlib.import_module(f"pettingzoo.classic.{name}.{name}")
     except ImportError as error:

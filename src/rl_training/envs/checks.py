@@ -1,6 +1,6 @@
-"""What an environment has to return, and the sentence for everything else.
+"""Checks of what an environment returns, with error messages that name the repair.
 
-Numpy would broadcast a wrong shape and cut fractions off without a word, so every observation is looked at.
+NumPy would silently broadcast a wrong shape and truncate fractions, so every observation is checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COUNTED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete)
 
 
 class BrokenContract(Exception):
-    """An environment returned what it must not; a slot adds which environment it was, and when."""
+    """An environment returned an invalid result; the slot adds which environment it was, and when."""
 
     def __init__(self, fault: str, repair: str) -> None:
         super().__init__(fault, repair)
@@ -32,7 +32,7 @@ class BrokenContract(Exception):
 
 
 def check_observation(obs: Any, space: gym.Space[Any]) -> None:
-    """Refuse an observation of another shape, another kind of numbers, or other keys than its space."""
+    """Raise an error if an observation differs from its space in shape, kind of numbers or keys."""
     if not isinstance(space, gym.spaces.Dict):
         _check_array(obs, space)
         return
@@ -61,7 +61,7 @@ def _check_array(value: Any, space: gym.Space[Any], name: str = "") -> None:
 
 
 def _fitting_array(value: Any, space: gym.Space[Any], name: str) -> Any:
-    """Return an observation in the type of its space."""
+    """Return an observation as an array of its space's dtype."""
     try:
         array = np.asarray(value)
     except ValueError as error:  # lists of different lengths
@@ -83,32 +83,32 @@ def _fitting_array(value: Any, space: gym.Space[Any], name: str) -> Any:
 
 
 class MaskCheck:
-    """Whether an action mask leaves something to choose."""
+    """Checks whether an action mask leaves a legal action."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
-        # With no bit allowed, a MultiBinary action is still one: all zeros.
+        # A MultiBinary action without any legal bit still exists: all zeros.
         self._always = isinstance(space, gym.spaces.MultiBinary)
         self._starts: np.ndarray | None = None
         if isinstance(space, gym.spaces.MultiDiscrete):
             self._starts = np.concatenate(([0], np.cumsum(space.nvec.flatten())[:-1]))
 
     def __call__(self, mask: np.ndarray) -> bool:
-        """Return whether every variable has an allowed choice."""
+        """Return whether every variable has a legal choice."""
         if self._starts is not None:
             return bool(np.logical_or.reduceat(mask, self._starts).all())
         return self._always or bool(mask.any())
 
 
-def plain_reward(reward: Any, *, tell: bool = True) -> float:
-    """Return a reward as a number; an array that holds a single one is taken as that, which is said once."""
+def plain_reward(reward: Any, *, warn: bool = True) -> float:
+    """Return a reward as a float; an array of one element is accepted, with one warning."""
     if isinstance(reward, int | float | np.floating | np.integer):
         return float(reward)
     array = np.asarray(reward)
     if array.size != 1 or array.dtype.kind not in "fiub":
         given = f"a reward of shape {array.shape}" if array.dtype.kind in "fiub" else f"{reward!r:.60} as reward"
         raise BrokenContract(f"gave {given}", "let step return a single number")
-    if array.ndim and tell:
-        _say_once(
+    if array.ndim and warn:
+        _warn_once(
             f"the environment gives its reward as an array of shape {array.shape}, which is taken as the number it "
             "holds; let step return a number"
         )
@@ -116,7 +116,7 @@ def plain_reward(reward: Any, *, tell: bool = True) -> float:
 
 
 def plain_flag(flag: Any, name: str) -> bool:
-    """Return `terminated` or `truncated` as a bool; an array that holds a single one is taken as that."""
+    """Return `terminated` or `truncated` as a bool; an array of one element is accepted."""
     array = np.asarray(flag)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise BrokenContract(f"gave {flag!r:.60} as {name}", "let step return True or False")
@@ -124,20 +124,20 @@ def plain_flag(flag: Any, name: str) -> bool:
 
 
 def check_info(info: Any) -> None:
-    """Refuse an `info` that is no dict."""
+    """Raise an error if `info` is not a dict."""
     if not isinstance(info, dict):
-        raise BrokenContract(f"gave {info!r:.60} as info", "return a dict, {} where there is nothing to tell")
+        raise BrokenContract(f"gave {info!r:.60} as info", "return a dict, {} if it is empty")
 
 
 def check_reset(result: Any) -> None:
-    """Refuse what is no pair of an observation and an info, such as the lone observation of the old Gym."""
+    """Raise an error for anything but an observation and an info, such as the bare observation of the old Gym."""
     if not isinstance(result, tuple) or len(result) != 2:
         given = f"{len(result)} values" if isinstance(result, tuple) else f"a lone {type(result).__name__}"
         raise BrokenContract(f"returned {given} from reset", f"{_RESET_REPAIR}, as Gymnasium asks")
 
 
 def explain_failure(error: Exception) -> BrokenContract | None:
-    """Return what is wrong where an error comes of the interface of the old Gym, None where it does not."""
+    """Return the fault if an error is caused by the interface of the old Gym, else None."""
     text = str(error)
     if isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in text:
         return BrokenContract("has a reset that does not take what Gymnasium gives it", f"{_RESET_REPAIR} ({text})")
@@ -145,7 +145,7 @@ def explain_failure(error: Exception) -> BrokenContract | None:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     place = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    # Where the unpacking is Gymnasium's or ours, what is unpacked is the environment's result.
+    # If the failed unpacking is in Gymnasium or in this package, the unpacked value came from the environment.
     if place.startswith(("gymnasium.", "rl_training.")) and "unpack" in text:
         if isinstance(error, ValueError) and "(expected 2" in text:
             return BrokenContract("did not return two values from reset", f"{_RESET_REPAIR}, as Gymnasium asks")
@@ -160,16 +160,16 @@ def explain_failure(error: Exception) -> BrokenContract | None:
 
 
 def all_finite(array: np.ndarray) -> bool:
-    """Whether an array has neither NaN nor infinity."""
+    """Return whether an array has neither NaN nor infinity."""
     if array.dtype.kind != "f":
         return True
     flat = array.reshape(-1)
-    # The product with itself is the quickest sum; one that overflows is looked at again.
+    # The dot product with itself is the fastest sum; if it overflows, all elements are checked.
     return math.isfinite(flat.dot(flat)) or bool(np.isfinite(array).all())
 
 
 def non_finite_row(batch: Obs) -> tuple[int, str] | None:
-    """Return the first row of a batch that has NaN or infinity, and ` `key`` for a Dict; None where all is finite."""
+    """Return the first row of a batch with NaN or infinity, and ` `key`` for a Dict; None if all are finite."""
     for key, column in batch.items() if isinstance(batch, dict) else (("", batch),):
         if not all_finite(column):
             return int(np.argwhere(~np.isfinite(column))[0][0]), f" `{key}`" if key else ""
@@ -177,5 +177,5 @@ def non_finite_row(batch: Obs) -> tuple[int, str] | None:
 
 
 @cache
-def _say_once(sentence: str) -> None:
+def _warn_once(sentence: str) -> None:
     logger.warning("%s", sentence)

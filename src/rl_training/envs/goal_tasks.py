@@ -1,6 +1,6 @@
-"""Two small goal-conditioned tasks that are hopeless without hindsight: `BitFlip-v0` and `PointReach-v0`.
+"""Two small goal-conditioned tasks that cannot be learned without hindsight: `BitFlip-v0` and `PointReach-v0`.
 
-Use them as `rl_training.envs.goal_tasks:BitFlip-v0`. Both pay -1 for every step before the goal is reached.
+Use them as `rl_training.envs.goal_tasks:BitFlip-v0`. The reward is -1 for every step before the goal is reached.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Goals = dict[str, np.ndarray]
 
 
 class GoalTask(gym.Env[Goals, Any]):
-    """A state that is to become equal to a goal."""
+    """A task whose state must become equal to a goal."""
 
     def __init__(self, size: int, low: float, high: float) -> None:
         box = spaces.Box(low, high, (size,), np.float32)
@@ -29,11 +29,11 @@ class GoalTask(gym.Env[Goals, Any]):
         self.goal = np.zeros(size, np.float32)
 
     def _draw(self) -> np.ndarray:
-        """Draw a state or a goal."""
+        """Return a random state or goal."""
         raise TypeError(f"{type(self).__name__} draws nothing")
 
     def _move(self, action: Any) -> None:
-        """Change the state."""
+        """Apply an action to the state."""
         raise TypeError(f"{type(self).__name__} does not move")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Goals, dict[str, Any]]:
@@ -45,13 +45,13 @@ class GoalTask(gym.Env[Goals, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Goals, float, bool, bool, dict[str, Any]]:
-        """Move and look whether the goal is reached."""
+        """Apply the action and check whether the goal is reached."""
         self._move(action)
         reached = bool(self.compute_terminated(self.state, self.goal, {}))
         return self._observe(), float(self.compute_reward(self.state, self.goal, {})), reached, False, {}
 
     def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
-        """Return 0 where the goal is reached and -1 elsewhere, for one pair or a batch."""
+        """Return 0 if the goal is reached and -1 otherwise, for one pair or a batch."""
         return np.asarray(self.compute_terminated(achieved, desired, info), np.float32) - 1.0
 
     def compute_terminated(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
@@ -62,11 +62,11 @@ class GoalTask(gym.Env[Goals, Any]):
         return {"observation": self.state.copy(), "achieved_goal": self.state.copy(), "desired_goal": self.goal.copy()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what decides how the task goes on, so that resume is exact."""
+        """Return the state and the goal, so that resume is exact."""
         return {"state": self.state, "goal": self.goal, "generator": generator_state(self.np_random)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on."""
+        """Restore a saved state."""
         self.state, self.goal = np.array(state["state"]), np.array(state["goal"])
         self.np_random = generator_from_state(state["generator"])
 

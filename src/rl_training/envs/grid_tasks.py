@@ -1,4 +1,4 @@
-"""A small task on a grid, seen as an image of booleans: `KeyDoor-v0`.
+"""A small task on a grid, observed as an image of booleans: `KeyDoor-v0`.
 
 Use it as `rl_training.envs.grid_tasks:KeyDoor-v0`.
 """
@@ -25,16 +25,16 @@ _AGENT_COLOUR, _KEY_COLOUR, _DOOR_COLOUR = (40, 90, 200), (240, 190, 30), (140, 
 
 
 class KeyDoor(gym.Env[np.ndarray, Any]):
-    """Take the key, then walk to the door, which pays 1 and ends the episode; every step costs 0.01.
+    """Take the key, then walk to the door, which gives a reward of 1 and ends the episode; every step costs 0.01.
 
-    The observation holds three boards of booleans: the agent, the key (empty once it is taken) and the door. Actions
-    are up, right, down and left; a move against the edge does nothing, nor does the door without the key.
+    The observation has three boolean planes: the agent, the key (empty once it is taken) and the door. Actions are up,
+    right, down and left; moving against the edge has no effect, nor has the door without the key.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 - Gymnasium's own way
 
     def __init__(self, size: int = 5, corners: bool = False, render_mode: str | None = None) -> None:
-        """Key and door stand on random cells, or with `corners` always in the first and the last one."""
+        """Key and door are on random cells, or with `corners` always on the first and the last one."""
         if type(size) is not int or size < SMALLEST_IMAGE:
             raise ConfigError(f"env_kwargs.size: must be an integer >= {SMALLEST_IMAGE}, got {size!r}")
         self.render_mode = render_mode
@@ -44,13 +44,13 @@ class KeyDoor(gym.Env[np.ndarray, Any]):
         self.action_space = spaces.Discrete(len(_MOVES))
         self.agent: Cell = (0, 0)
         self.key: Cell | None = (0, 1)
-        """Where the key lies; None once it is taken."""
+        """Cell of the key; None once it is taken."""
         self.door: Cell = (0, 2)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Put agent, key and door on three different cells."""
+        """Place agent, key and door on three different cells."""
         super().reset(seed=seed)
         cells = self.size**2
         if self.corners:
@@ -61,7 +61,7 @@ class KeyDoor(gym.Env[np.ndarray, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Move, take the key where it lies, and look whether the door opens."""
+        """Move, take the key if the agent is on it, and check whether the door opens."""
         if not 0 <= action < len(_MOVES):
             raise EnvironmentFailure(f"KeyDoor: {action} is no action; choose one of 0 up, 1 right, 2 down, 3 left")
         row, column = (
@@ -74,7 +74,7 @@ class KeyDoor(gym.Env[np.ndarray, Any]):
         return self._observe(), float(opened) - STEP_COST, opened, False, {}
 
     def render(self) -> Any:
-        """Return a picture with a square per thing; an agent that carries the key has a spot of its colour."""
+        """Return an image with one square per object; an agent that carries the key has a spot of its colour."""
         picture = np.full((self.size * _CELL_PIXELS, self.size * _CELL_PIXELS, 3), _FLOOR, np.uint8)
         _paint(picture, self.door, _DOOR_COLOUR, margin=0)
         if self.key is not None:
@@ -85,11 +85,11 @@ class KeyDoor(gym.Env[np.ndarray, Any]):
         return picture
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where everything is; the generator is saved with every environment."""
+        """Return the positions; the generator is saved with every environment."""
         return {"agent": self.agent, "key": self.key, "door": self.door}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put everything where it was."""
+        """Restore the positions."""
         self.agent, self.door = tuple(state["agent"]), tuple(state["door"])
         self.key = None if state["key"] is None else tuple(state["key"])
 

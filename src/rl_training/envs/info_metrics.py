@@ -1,4 +1,4 @@
-"""Metrics of an environment's own: the mapping `info["metrics"]` of a step, from names to numbers."""
+"""Metrics defined by an environment: the mapping `info["metrics"]` of a step, from names to numbers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 from rl_training.envs.checks import BrokenContract
 
 METRICS = "metrics"
-"""The key of `info` that holds them."""
+"""The key of `info` that holds the metrics."""
 
 LONGEST_NAME = 100
 MOST_NAMES = 100
-_LARGEST = float(np.finfo(np.float32).max)  # of what dashboards show, and far from where sums overflow
+_LARGEST = float(np.finfo(np.float32).max)  # upper bound for dashboards, and far below the overflow of sums
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 class InfoMetrics:
-    """Checks what one environment gives, and how many names it uses in all."""
+    """Checks the metrics of one environment and limits how many names it uses."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
 
     def read(self, given: Any) -> dict[str, float]:
-        """Return the metrics of a step as plain numbers; booleans count as 0 and 1."""
+        """Return the metrics of a step as floats; booleans become 0 and 1."""
         if not isinstance(given, Mapping):
             raise BrokenContract(
                 f"gave {given!r:.60} as info[{METRICS!r}]", "let it be a mapping from names to numbers, or leave it out"

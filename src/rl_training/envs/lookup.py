@@ -1,4 +1,4 @@
-"""From an environment's name to its registered spec, with errors that name the repair."""
+"""Finds the registered spec of an environment by its name, with error messages that name the repair."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rl_training.experiment.configuration.env_params import WRAPPER_KEYS, EnvPar
 from rl_training.experiment.own_code.user_code import load_module, load_object, split_name
 from rl_training.install_hint import install_hint, unmet_requirements
 
-# What an entry point's module, or the import it fails on, needs to be installed.
+# The package or extra that provides a module, by the module of the entry point or of the failed import.
 _EXTRA_OF_MODULE = {
     "gymnasium.envs.box2d": "box2d",
     "Box2D": "box2d",
@@ -35,13 +35,13 @@ _EXTRA_OF_MODULE = {
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Return the spec of an environment: of a registered id, or of code by `module:Name` or `path/to/file.py:Name`.
+    """Return the spec of an environment given by a registered id, `module:Name` or `path/to/file.py:Name`.
 
     `Name` is an id that the module registers, or a class or function in it. Atari and MinAtar are registered on demand.
     """
     module, name = split_name(env_id)
     if module:
-        code = _load_code(env_id, module)  # which may register the name
+        code = _load_code(env_id, module)  # importing it may register the name
         if name not in registration.registry and (hasattr(code, name) or not _may_be_an_id(name)):
             return _spec_of_code(env_id)
     if name not in registration.registry:
@@ -62,19 +62,19 @@ def _registered_spec(name: str, env_id: str) -> EnvSpec:
         newest = _newest_id(name)
         if registration.parse_env_id(name)[2] is None and newest is not None:
             return registration.registry[newest]
-        return gym.spec(name)  # raises what is wrong with the name
+        return gym.spec(name)  # raises the error that describes the problem
     except gym.error.DeprecatedEnv as error:
         raise ConfigError(f"env_id: `{env_id}` is no longer available{_use_newest(name)}") from error
     except gym.error.VersionNotFound as error:
         raise ConfigError(f"env_id: `{env_id}` has no such version{_use_newest(name)}") from error
     except gym.error.Error as error:
         hint = did_you_mean(name, registration.registry)
-        advice = hint or "; code of your own is named as `package.module:Name` or `path/to/file.py:Name`"
+        advice = hint or "; your own code is named as `package.module:Name` or `path/to/file.py:Name`"
         raise ConfigError(f"env_id: unknown environment `{env_id}`{advice}") from error
 
 
 def check_make_kwargs(spec: EnvSpec, params: EnvParams) -> None:
-    """Refuse arguments that the environment's constructor does not take."""
+    """Raise an error for arguments that the environment's constructor does not take."""
     accepted = _constructor_arguments(spec, params)
     if accepted is None:
         return
@@ -89,7 +89,7 @@ def check_make_kwargs(spec: EnvSpec, params: EnvParams) -> None:
 
 
 def explain_make_failure(spec: EnvSpec, params: EnvParams, error: Exception) -> AxiomError | None:
-    """Return the error a user can act on for an environment that could not be made, None for its own bugs."""
+    """Return an error with a repair for an environment that could not be made, None if the fault is its own."""
     if isinstance(error, AxiomError):
         return error
     if isinstance(error, (ImportError, gym.error.DependencyNotInstalled)):
@@ -115,7 +115,7 @@ def _looks_like_atari(name: str) -> bool:
 
 
 def _register_atari(env_id: str) -> None:
-    """Make the Atari ids known; without ale-py only a name that can be nothing else is an error."""
+    """Register the Atari ids; without ale-py only a name that is clearly an Atari id is an error."""
     if importlib.util.find_spec("ale_py") is None:
         if env_id.startswith("ALE/") or "NoFrameskip-v" in env_id:
             raise MissingExtraError(f"environment `{env_id}`", "atari")
@@ -131,7 +131,7 @@ def _register_minatar(env_id: str) -> None:
 
 
 def _load_code(env_id: str, module: str) -> Any:
-    """Return the module that an environment's name begins with; one of an extra that is missing names the extra."""
+    """Return the module in an environment's name; if it needs a missing extra, the error names the extra."""
     try:
         return load_module(env_id, place="env_id")
     except ConfigError as error:
@@ -145,12 +145,12 @@ def _load_code(env_id: str, module: str) -> Any:
 
 
 def _may_be_an_id(name: str) -> bool:
-    """Return whether a name cannot be that of a class, or is that of a registered environment without its version."""
+    """Return whether a name cannot be a class name, or is a registered id without its version."""
     return not name.isidentifier() or _newest_id(name) is not None
 
 
 def _spec_of_code(env_id: str) -> EnvSpec:
-    """Return a spec for a class or function that makes environments, without a time limit of its own."""
+    """Return a spec without time limit for a class or function that makes environments."""
     module, name = split_name(env_id)
     make = load_object(env_id, place="env_id", fits=_is_env_class, wanted="environment class (gymnasium.Env)")
     if not callable(make) or (inspect.isclass(make) and not _is_env_class(make)):
@@ -159,7 +159,7 @@ def _spec_of_code(env_id: str) -> EnvSpec:
             f"env_id: `{env_id}` is a {kind}, which makes no environment; name a subclass of gymnasium.Env, or a "
             "function that returns one"
         )
-    # An id may hold neither slashes nor blanks.
+    # An id may contain neither slashes nor blanks.
     return EnvSpec(id=re.sub(r"[^\w.:-]", "_", f"{os.path.basename(module)}:{name}"), entry_point=make)
 
 
@@ -194,7 +194,7 @@ def _missing_extra(spec: EnvSpec, error: ImportError | gym.error.DependencyNotIn
 
 
 def _misfits(spec: EnvSpec) -> str | None:
-    """Return which installed packages an environment's extra cannot work with, and how to get others."""
+    """Return which installed packages are incompatible with an environment's extra, and how to install others."""
     creator: Any = getattr(spec.entry_point, "func", spec.entry_point)  # of a partial
     module = creator if isinstance(creator, str) else getattr(creator, "__module__", None) or ""
     extra = _EXTRA_OF_MODULE.get(module.split(".")[0])
@@ -203,7 +203,7 @@ def _misfits(spec: EnvSpec) -> str | None:
 
 
 def _constructor_arguments(spec: EnvSpec, params: EnvParams) -> set[str] | None:
-    """Return the names the constructor takes; None where it takes any or does not say."""
+    """Return the argument names of the constructor; None if it takes any or they are unknown."""
     entry_point: Any = spec.entry_point
     if isinstance(entry_point, str):
         try:
@@ -216,7 +216,7 @@ def _constructor_arguments(spec: EnvSpec, params: EnvParams) -> set[str] | None:
     if entry_point is None:
         raise ConfigError(f"env_id: `{spec.id}` can only be made as a vector environment, which has no adapter")
     accepted: set[str] = set()
-    # Classes that hand `**kwargs` to their parent accept what the parent accepts.
+    # Classes that pass `**kwargs` to their parent accept the parent's arguments.
     layers = inspect.getmro(entry_point) if inspect.isclass(entry_point) else (entry_point,)
     for layer in layers:
         function = layer.__dict__.get("__init__") if inspect.isclass(layer) else layer

@@ -1,4 +1,4 @@
-"""Environments by name: which backend runs them, and whether they can be used at all."""
+"""Creates environments by name: chooses the backend and checks that they can be used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Backend = Literal["vector", "local_sync", "local_async"]
 BACKENDS = ("auto", "local_sync", "local_async", "vector")
 
 _CARTPOLE_ENTRY_POINT = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
-# Below this number the fixed cost of the array operations exceeds that of stepping poles one by one.
+# Below this number, the overhead of array operations exceeds that of stepping single environments.
 _VECTOR_CARTPOLE_FROM = 5
 
 
@@ -50,7 +50,7 @@ def make_vector_env(
 def make_slots(
     env_id: str, env_kwargs: Mapping[str, Any], *, mode: Mode, count: int, render_mode: str | None = None
 ) -> list[EnvSlot]:
-    """Make single environments without autoreset, for an evaluation that counts whole episodes."""
+    """Make single environments without autoreset, for evaluations that count complete episodes."""
     factory = _factory(env_id, env_params(env_kwargs, mode), render_mode)
     return [EnvSlot(factory, index) for index in range(count)]
 
@@ -58,7 +58,7 @@ def make_slots(
 def resolve_backend(
     env_id: str, env_kwargs: Mapping[str, Any], backend: str, num_envs: int, *, mode: Mode = "training"
 ) -> tuple[Backend, str]:
-    """Return which backend will run the environments, and why."""
+    """Return the backend that will run the environments, and the reason."""
     if backend not in BACKENDS:
         raise ConfigError(
             f"execution_backend: unknown backend `{backend}`"
@@ -84,12 +84,12 @@ def resolve_backend(
 
 
 class EnvironmentFacts(NamedTuple):
-    """What an environment says of itself in one mode."""
+    """Spaces and attributes of an environment in one mode."""
 
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     turn_taking: bool
-    """Whether `step` moves two players in turn, so that one's gain is the other's loss (attribute `turn_taking`)."""
+    """Whether `step` moves two players in turn in a zero-sum game (attribute `turn_taking`)."""
 
 
 def check_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -99,10 +99,10 @@ def check_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[gym.S
 
 
 def inspect_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[EnvironmentFacts, EnvironmentFacts]:
-    """Make the environment once for each mode and return what it is in training and in evaluation.
+    """Make the environment once for training and once for evaluation, and return the facts of both.
 
-    Raises an `AxiomError` for an unknown or deprecated id, a missing extra, an argument the environment
-    does not take, a space that cannot be learned on, or modes that do not fit each other.
+    Raises an `AxiomError` for an unknown or deprecated id, a missing extra, an argument the environment does not take,
+    an unsupported space, or modes that do not match.
     """
     training = env_params(env_kwargs, "training")
     facts = _facts_of(env_id, training)
@@ -143,7 +143,7 @@ def _factory(env_id: str, params: EnvParams, render_mode: str | None = None) -> 
 
 
 def _vector_obstacle(spec: EnvSpec, params: EnvParams) -> str | None:
-    """Return why the environment's own vector entry point is not used, or None where it can be."""
+    """Return why the environment's own vector entry point cannot be used, or None if it can."""
     if spec.vector_entry_point is None:
         return f"{spec.id} has no vector entry point"
     if spec.vector_entry_point != _CARTPOLE_ENTRY_POINT:
@@ -168,5 +168,5 @@ def _vector_cartpole_kwargs(spec: EnvSpec, params: EnvParams) -> dict[str, Any]:
 
 
 def _brief(space: gym.Space[Any], other: gym.Space[Any]) -> str:
-    """Describe a space by its shape where that tells it from the other one."""
+    """Describe a space by its shape if that differs from the other space's."""
     return f"{type(space).__name__}{space.shape}" if space.shape != other.shape else str(space)

@@ -1,4 +1,4 @@
-"""Observations and rewards scaled by running statistics that belong to the run and are saved with it."""
+"""Normalisation of observations and rewards by running statistics, which are saved with the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHOLE = "observation"  # the key of an observation that is not a Dict
 
 
 class RunningMoments:
-    """Mean and population variance of everything seen, exact and in float64."""
+    """Mean and population variance of all data so far, in float64."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.mean = np.zeros(shape)
@@ -27,7 +27,7 @@ class RunningMoments:
         self.count = 0
 
     def update(self, batch: np.ndarray) -> None:
-        """Add a batch [rows, *shape] (the parallel form of Chan, Golub and LeVeque)."""
+        """Add a batch [rows, *shape] by the parallel algorithm of Chan, Golub and LeVeque."""
         rows = len(batch)
         total = self.count + rows
         batch = np.asarray(batch, dtype=np.float64)
@@ -51,7 +51,7 @@ class RunningMoments:
 
 
 class ObservationNormalizer:
-    """Scales every Box that is not an image to mean 0 and deviation 1; everything else passes unchanged."""
+    """Normalises every Box that is not an image to mean 0 and standard deviation 1; all else passes unchanged."""
 
     def __init__(self, space: gym.Space[Any], clip: float) -> None:
         self.space = space
@@ -76,7 +76,7 @@ class ObservationNormalizer:
             moments.update(obs[key] if isinstance(obs, dict) else obs)
 
     def __call__(self, obs: Obs) -> Obs:
-        """Return the observations, one or a batch, scaled by the statistics as they are."""
+        """Return one observation or a batch, normalised by the current statistics."""
         if isinstance(obs, dict):
             return {key: self._scale(key, part) for key, part in obs.items()}
         return self._scale(_WHOLE, obs)
@@ -101,7 +101,7 @@ class ObservationNormalizer:
 
 
 class RewardNormalizer:
-    """Scales rewards by the running deviation of the discounted return, without shifting them."""
+    """Scales rewards by the running standard deviation of the discounted return, without shifting them."""
 
     def __init__(self, num_envs: int, gamma: float, clip: float) -> None:
         self.gamma = gamma
@@ -110,7 +110,7 @@ class RewardNormalizer:
         self._returns = np.zeros(num_envs)  # [num_envs] discounted sums of the episodes in progress
 
     def reset(self) -> None:
-        """Forget the episodes in progress, not the statistics."""
+        """Discard the episodes in progress, but keep the statistics."""
         self._returns[:] = 0.0
 
     def update(self, reward: np.ndarray, ended: np.ndarray) -> None:
@@ -120,7 +120,7 @@ class RewardNormalizer:
         self._returns[ended] = 0.0
 
     def __call__(self, reward: np.ndarray) -> np.ndarray:
-        """Return rewards [...] of single steps, scaled by the statistics as they are, as float32."""
+        """Return rewards [...] of single steps, scaled by the current statistics, as float32."""
         scaled = reward / np.sqrt(self._moments.var + _EPSILON)
         return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
 
@@ -139,7 +139,7 @@ class RewardNormalizer:
 
 
 class Normalizers:
-    """What scales the observations and the rewards of one task; None leaves them as they are."""
+    """The normalisers of observations and rewards of one task; None leaves them unchanged."""
 
     def __init__(
         self, observation: ObservationNormalizer | None = None, reward: RewardNormalizer | None = None
@@ -148,11 +148,11 @@ class Normalizers:
         self.reward = reward
 
     def __bool__(self) -> bool:
-        """Whether anything is scaled."""
+        """Return whether anything is normalised."""
         return self.observation is not None or self.reward is not None
 
     def begin(self, obs: Obs) -> None:
-        """Add the first observations of new episodes, which those in progress give way to."""
+        """Add the first observations of new episodes; episodes in progress are discarded."""
         if self.reward is not None:
             self.reward.reset()
         if self.observation is not None:
@@ -166,11 +166,11 @@ class Normalizers:
             self.observation.update(step.obs)
 
     def scale_observation(self, obs: Obs) -> Obs:
-        """Return observations scaled by the statistics as they are, or the same object where nothing is to be done."""
+        """Return observations normalised by the current statistics, or the same object without a normaliser."""
         return obs if self.observation is None else self.observation(obs)
 
     def scale_reward(self, reward: np.ndarray) -> np.ndarray:
-        """Return rewards of single steps, scaled by the statistics as they are, or the same object."""
+        """Return rewards of single steps scaled by the current statistics, or the same object without a normaliser."""
         return reward if self.reward is None else self.reward(reward)
 
     def state_dict(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Normalizers:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with saved statistics."""
+        """Restore saved statistics."""
         for name, normalizer in (("observation", self.observation), ("reward", self.reward)):
             if (state[name] is None) != (normalizer is None):
                 raise CheckpointError(f"the checkpoint and the run do not agree on normalize_{name}")
@@ -190,9 +190,9 @@ class Normalizers:
 
 
 class MeasuredVectorEnv:
-    """A vector environment that keeps the statistics of what it gives, and gives it raw.
+    """A vector environment that updates normalisation statistics and returns raw data.
 
-    Whoever stores steps for long scales them when they are used: by then the statistics are others.
+    A replay normalises steps when they are sampled: by then the statistics have changed.
     """
 
     def __init__(self, env: VectorEnv, normalizers: Normalizers) -> None:
@@ -225,7 +225,7 @@ class MeasuredVectorEnv:
 
 
 class NormalizedVectorEnv(MeasuredVectorEnv):
-    """A vector environment seen through its normalisers; episodes keep their raw returns."""
+    """A vector environment with normalised observations and rewards; episodes keep their raw returns."""
 
     def __init__(self, env: VectorEnv, normalizers: Normalizers) -> None:
         super().__init__(env, normalizers)
@@ -245,9 +245,9 @@ class NormalizedVectorEnv(MeasuredVectorEnv):
 
 
 def with_normalization(env: VectorEnv, params: EnvParams, *, gamma: float, raw: bool = False) -> VectorEnv:
-    """Return `env` behind the normalisers that `params` asks for, or `env` itself where it asks for none.
+    """Return `env` with the normalisers that `params` selects, or `env` itself if it selects none.
 
-    With `raw` they learn from what passes and leave it as it is (`normalizers_of` finds them).
+    With `raw` the statistics are updated but the data stays raw (`normalizers_of` returns the normalisers).
     """
     if not (params.normalize_observation or params.normalize_reward):
         return env
@@ -260,5 +260,5 @@ def with_normalization(env: VectorEnv, params: EnvParams, *, gamma: float, raw: 
 
 
 def normalizers_of(env: VectorEnv | None) -> Normalizers:
-    """Return what scales an environment's observations and rewards, now or when they are used."""
+    """Return the normalisers of an environment."""
     return env.normalizers if isinstance(env, MeasuredVectorEnv) else Normalizers()

@@ -1,4 +1,4 @@
-"""One environment of a batch: how it is made, stepped without autoreset, saved and put back."""
+"""One environment of a batch: creation, steps without autoreset, saving and restoring."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rl_training.envs.snapshots import snapshot
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode
 from rl_training.envs.tracker import EpisodeTracker, find_tracker
-from rl_training.envs.workers.native_messages import tame_native_messages
+from rl_training.envs.workers.native_messages import redirect_native_messages
 from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
 from rl_training.experiment.configuration.env_params import EnvParams
 from rl_training.experiment.own_code.user_code import NO_CODE, AdoptedCode
@@ -38,8 +38,8 @@ _ARRAY = np.ndarray
 class EnvFactory:
     """Makes one wrapped environment; can be sent to another process.
 
-    It carries the registered `spec`, so that a worker needs no registration of its own, and `code` of the user's own
-    that the spec refers to.
+    It contains the registered `spec`, so that a worker need not register it, and the user `code` that the spec refers
+    to.
     """
 
     spec: EnvSpec
@@ -51,7 +51,7 @@ class EnvFactory:
         return _received, (self.code, self.spec, self.params, self.render_mode)
 
     def __call__(self) -> gym.Env[Any, Any]:
-        """Make the environment: the agent's view outermost, the real rewards tracked below it."""
+        """Make the environment: training wrappers outermost, the tracker of real rewards below them."""
         try:
             env = EpisodeTracker(self._make_base())
             params = self.params
@@ -68,12 +68,12 @@ class EnvFactory:
 
     def _make_base(self) -> gym.Env[Any, Any]:
         params = self.params
-        # A slot keeps the order of reset and step itself; a layer that checks it costs time on every step.
+        # A slot itself ensures the order of reset and step; a wrapper that checks it costs time on every step.
         spec = dataclasses.replace(self.spec, order_enforce=False)
         make_kwargs = dict(params.make_kwargs)
         if self.render_mode is not None:
             make_kwargs["render_mode"] = self.render_mode
-        tame_native_messages(spec)
+        redirect_native_messages(spec)
         if params.atari:
             from rl_training.envs.families.atari import make_preprocessed
 
@@ -82,12 +82,12 @@ class EnvFactory:
 
 
 def _received(code: AdoptedCode, spec: EnvSpec, params: EnvParams, render_mode: str | None) -> EnvFactory:
-    """Return a factory in another process: the code comes first, so that it is there when the spec is unpickled."""
+    """Return a factory in another process: the code is loaded first, so that unpickling the spec finds it."""
     return EnvFactory(spec, params, render_mode, code)
 
 
 class SlotStep(NamedTuple):
-    """One real step of one environment; `episodes` are the real ones that ended since the step before."""
+    """One step of one environment; `episodes` are the real episodes that ended since the last step."""
 
     obs: Any
     reward: float
@@ -96,14 +96,14 @@ class SlotStep(NamedTuple):
     action_mask: np.ndarray | None
     episodes: Sequence[Episode]
     metrics: dict[str, float] | None = None
-    """What `info["metrics"]` held; None where the environment gave none."""
+    """The content of `info["metrics"]`; None if the environment gave none."""
 
 
 class EnvSlot:
-    """One environment without autoreset: after an end, `reset` is the caller's to call.
+    """One environment without autoreset: after the end of an episode the caller has to call `reset`.
 
-    Whatever the environment raises becomes an `EnvironmentFailure` with its index, seed and traceback, and so does
-    what it returns against its own spaces.
+    Any exception of the environment, and any result that does not fit its spaces, becomes an `EnvironmentFailure` with
+    its index, seed and traceback.
     """
 
     def __init__(self, make: Callable[[], gym.Env[Any, Any]], index: int) -> None:
@@ -120,13 +120,13 @@ class EnvSlot:
             env = tracker = EpisodeTracker(env)
         self.env: gym.Env[Any, Any] = env
         self._tracker: EpisodeTracker = tracker
-        tracker.tells = index == 0
+        tracker.warns = index == 0
         self.observation_space = env.observation_space
         self.action_space = env.action_space
-        # An array of this shape and type is known to fit the space.
+        # Arrays of this shape and dtype fit the space.
         self._shape: tuple[int, ...] | None = None
         self._dtype: np.dtype[Any] | None = None
-        # Which actions are allowed: `info["action_mask"]`, or a method `action_masks()` as in SB3-contrib.
+        # Legal actions: `info["action_mask"]`, or a method `action_masks()` as in SB3-contrib.
         self._mask_width = mask_width(env.action_space)
         self._mask_method: Callable[[], Any] | None = None
         if self._mask_width and env.has_wrapper_attr("action_masks"):
@@ -135,14 +135,14 @@ class EnvSlot:
         self._info_metrics = InfoMetrics()
 
     def reset(self, seed: int | None = None) -> tuple[Any, np.ndarray | None]:
-        """Start an episode; without a seed the environment's own generator goes on."""
+        """Start an episode; without a seed the environment's generator continues."""
         if seed is not None:
             self.seed = seed = int(seed)
         try:
             result = self.env.reset(seed=seed)
             check_reset(result)
             obs, info = result
-            self._look_at(obs)
+            self._check_observation(obs)
             mask = self._action_mask(info)
         except Exception as error:
             raise self._failure("in reset", error) from error
@@ -153,7 +153,7 @@ class EnvSlot:
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
             if type(obs) is not _ARRAY or obs.dtype is not self._dtype or obs.shape != self._shape:
-                self._look_at(obs)
+                self._check_observation(obs)
             mask = metrics = None
             if info or type(info) is not dict or self._mask_method is not None:
                 mask = self._action_mask(info, ended=terminated or truncated)
@@ -167,33 +167,33 @@ class EnvSlot:
         return SlotStep(obs, float(reward), terminated, truncated, mask, episodes, metrics)
 
     def non_finite(self, what: str, *, place: str | None = None) -> NonFiniteError:
-        """Return the error for NaN or infinity in what the environment gave."""
+        """Return the error for NaN or infinity in the environment's results."""
         place = self._place() if place is None else place
         return NonFiniteError(
             f"{self._name()}, {place}, gave NaN or infinity as {what}; repair the environment, or clip what it returns"
         )
 
     def snapshot(self) -> dict[str, Any] | None:
-        """Return everything that decides how the environment goes on, or None where it cannot be known."""
+        """Return the complete state of the environment, or None if it cannot be saved."""
         state = snapshot.take(self.env)
         return None if state is None else {"seed": self.seed, "env": state}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from where a snapshot was taken."""
+        """Restore a saved state."""
         self.seed = state["seed"]
         snapshot.put(self.env, state["env"])
 
     def close(self) -> None:
-        """Release what the environment holds."""
+        """Close the environment."""
         self.env.close()
 
-    def _look_at(self, obs: Any) -> None:
+    def _check_observation(self, obs: Any) -> None:
         check_observation(obs, self.observation_space)
         if isinstance(obs, np.ndarray) and isinstance(self.observation_space, gym.spaces.Box):
             self._shape, self._dtype = obs.shape, obs.dtype
 
     def _action_mask(self, info: Any, *, ended: bool = False) -> np.ndarray | None:
-        """Return the mask that the environment gives, None where it gives none or nothing can follow."""
+        """Return the environment's action mask, None if it gives none or if no action can follow."""
         check_info(info)
         if not self._mask_width:
             return None

@@ -1,4 +1,4 @@
-"""Spaces as strict JSON and back, and which of them can be learned on."""
+"""Spaces as strict JSON and back, and checks of which spaces are supported."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from rl_training.errors import CheckpointError
 
 ObservationKind = Literal["vector", "image", "dict"]
-SMALLEST_IMAGE = 3  # pixels of a side
-SMALLEST_LIKENESS = 8  # of a side, where an array looks as if it were meant as an image
+SMALLEST_IMAGE = 3  # smallest side in pixels
+SMALLEST_IMAGE_LIKE = 8  # smallest side of an array that looks like an image
 _PLAIN = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 
 
 class ImageLayout(NamedTuple):
-    """How the numbers of an image observation are arranged."""
+    """The axes of an image observation."""
 
     channels: int
     height: int
@@ -27,9 +27,9 @@ class ImageLayout(NamedTuple):
 
 
 def image_layout(shape: tuple[int, ...]) -> ImageLayout:
-    """Return the layout of an image with two or three axes: its channels come first where that axis is the shortest.
+    """Return the layout of an image with two or three axes: channels are first if that axis is the shortest.
 
-    Otherwise they come last, so a grid of 10x10 with 10 channels or more is read as MinAtar means it.
+    Otherwise they are last, so a grid of 10x10 with 10 channels or more is read as MinAtar intends.
     """
     if len(shape) == 2:
         return ImageLayout(1, shape[0], shape[1], None)
@@ -39,9 +39,10 @@ def image_layout(shape: tuple[int, ...]) -> ImageLayout:
 
 
 def observation_kind(space: gym.Space[Any]) -> ObservationKind:
-    """Return which encoder an observation space needs; a Discrete observation counts as a vector.
+    """Return the kind of encoder that an observation space needs; a Discrete observation counts as a vector.
 
-    Images are Boxes of bytes with two or three axes, and Boxes of booleans with three: a grid per kind of thing.
+    Images are Boxes of bytes with two or three axes, and Boxes of booleans with three axes, one plane per kind of
+    object.
     """
     if isinstance(space, gym.spaces.Dict):
         return "dict"
@@ -55,14 +56,14 @@ def observation_kind(space: gym.Space[Any]) -> ObservationKind:
 
 
 def image_read_as_vector(space: gym.Space[Any]) -> str | None:
-    """Return what is odd about an observation that has the shape of an image and is read as a vector, else None."""
+    """Return a warning for an observation that has the shape of an image but is read as a vector, else None."""
     if isinstance(space, gym.spaces.Dict):
         found = ((key, image_read_as_vector(part)) for key, part in space.spaces.items())
         return next((f"entry `{key}`: {oddity}" for key, oddity in found if oddity is not None), None)
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 3 or observation_kind(space) == "image":
         return None
     layout = image_layout(space.shape)
-    if min(layout.height, layout.width) < SMALLEST_LIKENESS:
+    if min(layout.height, layout.width) < SMALLEST_IMAGE_LIKE:
         return None
     return (
         f"the observation has the shape of an image, {space.shape}, and is read as a vector of "
@@ -72,7 +73,7 @@ def image_read_as_vector(space: gym.Space[Any]) -> str | None:
 
 
 def unsupported_observation(space: gym.Space[Any]) -> str | None:
-    """Return why a policy cannot observe `space`, or None where it can."""
+    """Return why observations of `space` are not supported, or None if they are."""
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.spaces.items():
             if not isinstance(part, _PLAIN):
@@ -90,14 +91,14 @@ def unsupported_observation(space: gym.Space[Any]) -> str | None:
 
 
 def unsupported_action(space: gym.Space[Any]) -> str | None:
-    """Return why a policy cannot act in `space`, or None where it can."""
+    """Return why actions of `space` are not supported, or None if they are."""
     if isinstance(space, _PLAIN):
         return None
     return f"{type(space).__name__} is none of Discrete, MultiDiscrete, MultiBinary or Box"
 
 
 def same_form(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
-    """Return whether arrays of both spaces have the same form; the bounds of a Box may differ."""
+    """Return whether arrays of both spaces have the same shape and type; the bounds of a Box may differ."""
     if isinstance(one, gym.spaces.Dict) and isinstance(other, gym.spaces.Dict):
         return one.spaces.keys() == other.spaces.keys() and all(
             same_form(part, other.spaces[key]) for key, part in one.spaces.items()
@@ -108,14 +109,14 @@ def same_form(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
 
 
 def holds_dtype(wanted: np.dtype[Any], given: np.dtype[Any]) -> bool:
-    """Whether numbers of one type keep their meaning as the other: fractions do not as integers."""
+    """Return whether numbers of one type can be stored as the other; fractions cannot be stored as integers."""
     return given.kind in ("fiub" if wanted.kind == "f" else "iub")
 
 
 def mask_width(space: gym.Space[Any]) -> int:
-    """Return how many entries an action mask has; 0 for Box, which has none.
+    """Return the number of entries of an action mask; 0 for Box, which has none.
 
-    The masks of a MultiDiscrete's variables are joined; a MultiBinary's mask says which bits may be on.
+    The masks of a MultiDiscrete's variables are concatenated; a MultiBinary's mask marks the bits that may be on.
     """
     if isinstance(space, gym.spaces.Discrete):
         return int(space.n)
@@ -127,13 +128,13 @@ def mask_width(space: gym.Space[Any]) -> int:
 
 
 def joined_spaces(by_task: Mapping[str, gym.Space[Any]]) -> gym.spaces.Dict:
-    """Return the spaces of several tasks as one, in the tasks' order."""
+    """Return the spaces of several tasks as one Dict, in the order of the tasks."""
     # Pairs, because a Dict would sort the keys of a mapping.
     return gym.spaces.Dict(list(by_task.items()))
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
-    """Return plain data that `space_from_json` turns into an equal space."""
+    """Return plain data from which `space_from_json` makes an equal space."""
     if isinstance(space, gym.spaces.Box):
         return {
             "type": "Box",
@@ -161,7 +162,7 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
 
 
 def space_from_json(data: dict[str, Any]) -> gym.Space[Any]:
-    """Return the space that `space_to_json` described."""
+    """Return the space described by the output of `space_to_json`."""
     try:
         kind = data["type"]
         if kind == "Box":

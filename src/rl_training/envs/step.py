@@ -1,4 +1,4 @@
-"""What a collector sees: batched observations, one step of every environment, finished episodes."""
+"""The data that a collector gets: batched observations, one step of every environment, finished episodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Obs: TypeAlias = "np.ndarray | dict[str, np.ndarray]"
 
 
 class Episode(NamedTuple):
-    """A real episode that ended, in the environment's own rewards and the agent's own steps."""
+    """An episode that ended, with the environment's own rewards and the agent's steps."""
 
     env_index: int
     episode_return: float
@@ -21,26 +21,26 @@ class Episode(NamedTuple):
 
 
 class StepBatch(NamedTuple):
-    """One real step of every environment; rows that ended are already reset."""
+    """One step of every environment; environments whose episode ended are already reset."""
 
     obs: Obs
-    """[num_envs, ...] what to act on next, after any reset."""
+    """[num_envs, ...] the observations to act on next, after any reset."""
     reward: np.ndarray
     """[num_envs] float32"""
     terminated: np.ndarray
-    """[num_envs] bool: the task itself ended, nothing follows."""
+    """[num_envs] bool: the episode ended in a terminal state."""
     truncated: np.ndarray
-    """[num_envs] bool: cut off from outside, the value of `final_obs` still counts."""
+    """[num_envs] bool: the episode was cut off, so that the value of `final_obs` is still needed."""
     final_obs: Obs
-    """[num_envs, ...] the true successor of every row; the same object as `obs` where no row ended."""
+    """[num_envs, ...] the true next observation of every row; the same object as `obs` if no episode ended."""
     action_mask: np.ndarray | None
-    """[num_envs, n] bool: which actions are allowed in `obs`; None where the environment does not say."""
+    """[num_envs, n] bool: the legal actions in `obs`; None if the environment gives no mask."""
     episodes: list[Episode]
-    """Real episodes that ended at this step, whatever clipping or episodic life make of them."""
+    """Real episodes that ended at this step, regardless of reward clipping and episodic life."""
     final_mask: np.ndarray | None = None
-    """[num_envs, n] bool: which actions are allowed in `final_obs`; everything where a row ended without saying."""
+    """[num_envs, n] bool: the legal actions in `final_obs`; all of them if an episode ended without a mask."""
     metrics: Sequence[dict[str, float]] = ()
-    """What environments gave in `info["metrics"]` at this step, in the order of the environments that did."""
+    """The contents of `info["metrics"]` at this step, in the order of the environments that gave one."""
 
 
 def empty_obs(space: gym.Space[Any], rows: int) -> Obs:
@@ -60,7 +60,7 @@ def write_row(batch: Obs, row: int, obs: Any) -> None:
 
 
 def copy_obs(obs: Any) -> Any:
-    """Return a copy that no environment can change any more."""
+    """Return a copy that the environment cannot change."""
     if isinstance(obs, dict):
         return {key: np.array(part) for key, part in obs.items()}
     return np.array(obs)

@@ -1,4 +1,4 @@
-"""Real episode returns and lengths, counted below every wrapper that changes what the learner sees."""
+"""Real episode returns and lengths, counted below the wrappers that change rewards and episodes for training."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rl_training.envs.checks import plain_flag, plain_reward
 class EpisodeTracker(gym.Wrapper[Any, Any, Any, Any]):
     """Sums the environment's own rewards until the environment itself ends the episode.
 
-    `finished` collects (return, length) until `take_finished` is called: a game may also end inside a
-    reset, in the no-op after a lost life, and must not be forgotten then.
+    `finished` collects (return, length) until `take_finished` is called: a game may also end inside a reset, in the
+    no-op after a lost life, and that episode must be counted too.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.finished: list[tuple[float, int]] = []
-        self.tells = True
-        """Whether it says what is odd about the rewards: of many environments one is enough."""
+        self.warns = True
+        """Whether it warns about rewards of an unusual form; one of many environments is enough."""
         self._return = 0.0
         self._length = 0
 
     @property
     def length(self) -> int:
-        """The steps of the episode in progress."""
+        """Steps of the episode in progress."""
         return self._length
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -34,10 +34,10 @@ class EpisodeTracker(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        self._length += 1  # before the step, so that an error in it can name it
+        self._length += 1  # before the step, so that an error message can name it
         obs, reward, terminated, truncated, info = self.env.step(action)
         if type(reward) is not float:
-            reward = plain_reward(reward, tell=self.tells)
+            reward = plain_reward(reward, warn=self.warns)
         if terminated is not True and terminated is not False:
             terminated = plain_flag(terminated, "terminated")
         if truncated is not True and truncated is not False:
@@ -48,7 +48,7 @@ class EpisodeTracker(gym.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def take_finished(self) -> list[tuple[float, int]]:
-        """Return what has ended since the last call."""
+        """Return the episodes that ended since the last call."""
         finished, self.finished = self.finished, []
         return finished
 

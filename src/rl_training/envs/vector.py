@@ -15,11 +15,11 @@ from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs, empty_obs, write_row
 from rl_training.errors import CheckpointError
 
-_LARGEST = float(np.finfo(np.float32).max)  # of what rewards are stored as
+_LARGEST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
 class VectorEnv(Protocol):
-    """What a collector needs of a batch of environments, whatever runs them."""
+    """The interface of a batch of environments, for every backend."""
 
     @property
     def num_envs(self) -> int: ...
@@ -30,22 +30,22 @@ class VectorEnv(Protocol):
 
     @property
     def action_space(self) -> gym.Space[Any]:
-        """The space of one environment's action; actions given to `step` are members of it."""
+        """The space of one environment's action; `step` takes members of it."""
 
     def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
-        """Start every environment by its seed; returns observations and action masks, if there are any."""
+        """Start all environments with their seeds; return observations, and action masks if there are any."""
 
     def step(self, actions: np.ndarray) -> StepBatch:
         """Take one action [num_envs, ...] in every environment and reset those that ended."""
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Everything that decides how the environments go on; None where they cannot be snapshotted."""
+        """Return the complete state of the environments; None if they cannot be saved."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`; the observations to act on are the caller's to keep."""
+        """Restore `state`; the caller has to keep the current observations."""
 
     def close(self) -> None:
-        """Release the environments; safe to call twice and after a failure."""
+        """Close the environments; may be called twice and after a failure."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Rows:
 
     @classmethod
     def allocate(cls, observation_space: gym.Space[Any], action_space: gym.Space[Any], rows: int) -> Rows:
-        """Return fresh arrays for `rows` environments of these spaces."""
+        """Return new arrays for `rows` environments of these spaces."""
         width = mask_width(action_space)
         return cls(
             obs=empty_obs(observation_space, rows),
@@ -72,7 +72,7 @@ class Rows:
         )
 
     def write_masks(self, masks: Sequence[tuple[int, np.ndarray]]) -> bool:
-        """Store the masks of the rows that have one, and allow everything elsewhere; False for no mask."""
+        """Store the masks of the rows that have one, and all legal elsewhere; return False if there is no mask."""
         if self.action_mask is None or not masks:
             return False
         self.action_mask[:] = True
@@ -82,7 +82,7 @@ class Rows:
 
 
 class GroupStep(NamedTuple):
-    """What a group's step gives beyond its rows."""
+    """The results of a group's step that are not in its rows."""
 
     finals: list[tuple[int, Any, np.ndarray | None]]
     """(row, true last observation, its action mask if the environment gave one) of the rows that ended."""
@@ -94,7 +94,7 @@ class GroupStep(NamedTuple):
 def reset_slots(
     slots: Sequence[EnvSlot], seeds: Sequence[int], rows: Rows, entering: Callable[[int], None] | None = None
 ) -> bool:
-    """Start every slot by its seed; returns whether any gave an action mask."""
+    """Start all slots with their seeds; return whether any gave an action mask."""
     masks: list[tuple[int, np.ndarray]] = []
     for row, (slot, seed) in enumerate(zip(slots, seeds, strict=True)):
         if entering is not None:
@@ -113,12 +113,12 @@ def step_slots(
     rows: Rows,
     entering: Callable[[int], None] | None = None,
 ) -> GroupStep:
-    """Step every slot and reset those that ended; `entering(row)` is told which slot is about to run."""
+    """Step all slots and reset those that ended; `entering(row)` is called before each slot runs."""
     finals: list[tuple[int, Any, np.ndarray | None]] = []
     episodes: list[Episode] = []
     masks: list[tuple[int, np.ndarray]] = []
     metrics: list[dict[str, float]] = []
-    # Plain lists are filled faster than array elements.
+    # Lists are faster to fill than array elements.
     rewards, terminations, truncations = [], [], []
     batch = rows.obs
     for row, slot in enumerate(slots):
@@ -148,14 +148,14 @@ def step_slots(
     rows.reward[:] = rewards
     rows.terminated[:] = terminations
     rows.truncated[:] = truncations
-    # Here and not later: a normaliser would spread the NaN of one environment over all.
+    # Checked here, because a normaliser would spread the NaN of one environment to all.
     if isinstance(batch, dict) or not all_finite(batch) or not -_LARGEST < sum(rewards) < _LARGEST:
         _check_rows(slots, rows, {row for row, _, _ in finals})
     return GroupStep(finals, rows.write_masks(masks), episodes, metrics)
 
 
 def _check_rows(slots: Sequence[EnvSlot], rows: Rows, fresh: Container[int], *, rewards: bool = True) -> None:
-    """Refuse NaN and infinity in what the slots gave; the `fresh` rows were just reset."""
+    """Raise an error for NaN and infinity in the slots' results; the `fresh` rows were just reset."""
     found = non_finite_row(rows.obs)
     if found is not None:
         row, key = found
@@ -166,7 +166,7 @@ def _check_rows(slots: Sequence[EnvSlot], rows: Rows, fresh: Container[int], *, 
 
 
 def with_finals(obs: Obs, finals: Sequence[tuple[int, Any, np.ndarray | None]]) -> Obs:
-    """Return `obs` itself, or a copy with the true last observation in the rows that ended."""
+    """Return `obs` itself, or a copy with the true final observations in the rows that ended."""
     if not finals:
         return obs
     final_obs: Obs = copy_obs(obs)
@@ -178,9 +178,9 @@ def with_finals(obs: Obs, finals: Sequence[tuple[int, Any, np.ndarray | None]]) 
 def with_final_masks(
     masks: np.ndarray | None, ended: Sequence[tuple[int, np.ndarray | None]], num_envs: int
 ) -> np.ndarray | None:
-    """Return `masks` itself, or a copy with those of the true last observations in the (row, mask) that ended.
+    """Return `masks` itself, or a copy with the masks of the true final observations in the rows that ended.
 
-    What a reset allows says nothing about the episode before it, so a row that ended without a mask allows everything.
+    The mask after a reset does not apply to the episode before it, so a row that ended without a mask gets all legal.
     """
     known = [mask for _, mask in ended if mask is not None]
     if not ended or (masks is None and not known):
@@ -192,14 +192,14 @@ def with_final_masks(
 
 
 def private_actions(actions: np.ndarray, action_space: gym.Space[Any]) -> Sequence[Any]:
-    """Return one action per environment that no caller can change later."""
+    """Return one action per environment, copied so that the caller cannot change it later."""
     if isinstance(action_space, gym.spaces.Discrete):
         return np.asarray(actions).tolist()
     return np.array(actions, dtype=action_space.dtype)  # type: ignore[return-value]
 
 
 class SyncVectorEnv:
-    """Slots stepped one after the other in this process."""
+    """Steps its slots one after the other in this process."""
 
     def __init__(self, slots: Sequence[EnvSlot]) -> None:
         self._slots = list(slots)
@@ -242,12 +242,12 @@ class SyncVectorEnv:
             slot.close()
 
     def _rows(self) -> Rows:
-        # Fresh arrays every step: what was handed out is never written again.
+        # New arrays at every step: arrays that were returned are never written again.
         return Rows.allocate(self.observation_space, self.action_space, self.num_envs)
 
 
 def slot_states(state: dict[str, Any], num_envs: int) -> list[dict[str, Any]]:
-    """Return the snapshot of every slot, or say that the number does not fit."""
+    """Return the snapshot of every slot; raise an error if their number does not fit."""
     states = state.get("slots")
     if not isinstance(states, list) or len(states) != num_envs:
         found = len(states) if isinstance(states, list) else "no"

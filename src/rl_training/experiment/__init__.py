@@ -1,4 +1,4 @@
-"""What an experiment is, as plain records, and the manager that carries it out.
+"""Records that describe an experiment, and the manager that runs it.
 
 The names below are loaded on first use: importing this package imports neither torch nor gymnasium.
 """

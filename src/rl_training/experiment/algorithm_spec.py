@@ -1,6 +1,6 @@
-"""What an algorithm says about itself, and whether its loop can work with it.
+"""The specification of an algorithm, and the check that its loop can train it.
 
-Modules are named as text and imported on use; an algorithm of the user's own may give its classes themselves.
+Modules are given as text and imported on use; a user's specification may contain the classes themselves.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Loop = Literal["on_policy", "off_policy", "planning"]
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """One line of the registry: everything a caller needs to run an algorithm without knowing its name."""
+    """One entry of the registry: everything that is needed to run an algorithm."""
 
     name: str
-    """What `algo:` in a config says."""
+    """The value of `algo:` in a configuration."""
 
     loop: Loop
-    """The loop that trains it."""
+    """The training loop."""
 
     params: str | type
-    """The parameter dataclass that `algo_kwargs` is checked against, or `module:Class`."""
+    """The dataclass of `algo_kwargs`, or `module:Class`."""
 
     algorithm: str | type
-    """The class that acts and learns, a subclass of the loop's base in `algorithms.base`, or `module:Class`."""
+    """The algorithm, a subclass of the loop's base class in `algorithms.base`, or `module:Class`."""
 
     action_spaces: tuple[str, ...]
     """Gymnasium action spaces it accepts."""
@@ -43,13 +43,13 @@ class AlgorithmSpec:
     """Kinds of observation it accepts."""
 
     tier: Tier = "contrib"
-    """How stable its interface is (docs/compatibility.md)."""
+    """Stability of its interface (docs/compatibility.md)."""
 
     train: str | None = None
-    """`module:function` with `(config, *, callbacks=(), checkpoint=None) -> TrainResult`; the loop's own by default."""
+    """`module:function` with `(config, *, callbacks=(), checkpoint=None) -> TrainResult`; default: the loop's."""
 
     many_tasks: bool = False
-    """Whether it learns a suite of tasks (`env_kwargs.tasks`); its spaces are then Dicts with one entry per task."""
+    """Whether it learns several tasks (`env_kwargs.tasks`); its spaces are then Dicts with one entry per task."""
 
     def load_train(self) -> Callable[..., Any]:
         """Import and return the train function."""
@@ -62,7 +62,7 @@ class AlgorithmSpec:
         return params
 
     def load_algorithm(self) -> Callable[..., Any]:
-        """Import and return the algorithm's class, which its loop can work with."""
+        """Import and return the algorithm's class, checked against the base class of its loop."""
         algorithm: Callable[..., Any] = _load(self.algorithm)
         base = _load(_BASES[self.loop].algorithm)
         if not (isinstance(algorithm, type) and issubclass(algorithm, base)):
@@ -74,7 +74,7 @@ class AlgorithmSpec:
 
 
 class _Bases(NamedTuple):
-    """What a loop asks of the algorithms that it trains: `module:Class` of their bases."""
+    """The base classes that a loop requires, as `module:Class`."""
 
     algorithm: str
     params: str
@@ -96,7 +96,7 @@ _OBSERVATION_SPACES = ("vector", "image", "dict")
 
 
 def check_spec(value: Any, name: str) -> AlgorithmSpec:
-    """Return what the user's name `name` means, if it is the specification of an algorithm that can be trained."""
+    """Return the object that a user named `name`, checked to be the specification of a trainable algorithm."""
     if not isinstance(value, AlgorithmSpec):
         raise ConfigError(
             f"algo: `{name}` is {_called(value)} and no AlgorithmSpec; write SPEC = AlgorithmSpec(...) there, with "
@@ -114,13 +114,13 @@ def check_spec(value: Any, name: str) -> AlgorithmSpec:
     problem = _params_problem(value.load_params(), _load(_BASES[value.loop].params))
     if problem is not None:
         raise ConfigError(f"algo: {value.name}: the parameters {problem}")
-    if not isinstance(value.algorithm, str):  # what is named as text is imported when it is needed
+    if not isinstance(value.algorithm, str):  # classes given as text are imported when needed
         value.load_algorithm()
     return value
 
 
 def _params_problem(params: Any, base: type) -> str | None:
-    """Return what keeps a parameter class from being checked against and from being used by its loop."""
+    """Return why a parameter class cannot be used by its loop, None if it can."""
     repair = f"write @dataclass(frozen=True) above a subclass of {base.__name__}"
     if not isinstance(params, type) or not dataclasses.is_dataclass(params):
         return f"{_called(params)} are no dataclass; {repair}"
@@ -147,7 +147,7 @@ def _called(value: Any) -> str:
 
 
 def _load(target: str | type) -> Any:
-    """Return what `module:Name` means, or the object that was given in its place."""
+    """Return the object named `module:Name`; an object is returned unchanged."""
     if not isinstance(target, str):
         return target
     module, _, attribute = target.partition(":")

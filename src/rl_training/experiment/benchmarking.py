@@ -1,10 +1,10 @@
-"""The summary of a sweep: aggregates over its seeds, and the file that holds everything about them."""
+"""The summary of a sweep: aggregates over its seeds, and the file that stores them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import statistics as exact  # in fractions: the order of rows changes no digit
+import statistics as exact  # exact fractions: the order of rows changes no digit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.runs import SCORE, SUITE_SCORE, algorithm_word, sanitize, utc_now
+from rl_training.experiment.runs import SCORE, SUITE_SCORE, algorithm_slug, sanitize, utc_now
 from rl_training.experiment.storage.files import storage_errors, write_json_atomically
-from rl_training.experiment.storage.untrusted import UntrustedFileError, read_json
+from rl_training.experiment.storage.untrusted import UntrustedFileError
 from rl_training.experiment.sweeps import COMPLETED, RUNNING, BenchmarkRunRecord
 
 SUMMARY_SCHEMA_VERSION = 1
@@ -48,9 +48,9 @@ def _is_number(value: Any) -> bool:
 
 
 def aggregate_sweep(records: Sequence[BenchmarkRunRecord]) -> dict[str, Any]:
-    """Return the aggregates of the completed seeds, with the interquartile mean of their final evaluations.
+    """Return the aggregates of the completed seeds, including the interquartile mean of their final evaluations.
 
-    Its interval needs three seeds; below that there is none.
+    The interval of the interquartile mean needs at least three seeds and is left out below.
     """
     completed = sorted((record for record in records if record.status == COMPLETED), key=lambda record: record.seed)
     rows = [record.metrics for record in completed]
@@ -62,12 +62,12 @@ def aggregate_sweep(records: Sequence[BenchmarkRunRecord]) -> dict[str, Any]:
 
 
 def score_metric(metrics: Mapping[str, Any]) -> str:
-    """Return the metric that says how good a final policy is."""
+    """Return the name of the metric that scores a final policy."""
     return SUITE_SCORE if SUITE_SCORE in metrics else SCORE
 
 
 def score_metrics(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the metrics that are scores: of the run, and of each of its tasks where there are several."""
+    """Return the names of the metrics that are scores: of the run, and of each task if there are several."""
     return [score_metric(metrics), *(name for name in metrics if name.startswith(f"{SCORE}/"))]
 
 
@@ -83,10 +83,10 @@ def _interquartile_aggregates(metric: str, scores: list[float]) -> dict[str, flo
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """Everything about a sweep that its summary file holds."""
+    """The content of a sweep's summary file."""
 
     config: Mapping[str, Any] | None
-    """The configuration as plain data; None where the sweep was not made from one."""
+    """The configuration as plain data; None if the sweep was not made from one."""
     runs: tuple[BenchmarkRunRecord, ...]
     """One record per seed, in the order of the plan."""
     created_at_utc: str
@@ -94,12 +94,12 @@ class SweepSummary:
     finished_at_utc: str | None = None
 
     def with_record(self, record: BenchmarkRunRecord) -> SweepSummary:
-        """Return the summary with what is now known about one seed."""
+        """Return the summary with an updated record of one seed."""
         runs = tuple(record if known.seed == record.seed else known for known in self.runs)
         return dataclasses.replace(self, runs=runs)
 
     def ended(self, status: str) -> SweepSummary:
-        """Return the summary of the sweep that ends now."""
+        """Return the summary with an end time of now."""
         return dataclasses.replace(self, status=status, finished_at_utc=utc_now())
 
     def to_json(self) -> dict[str, Any]:
@@ -122,36 +122,32 @@ def run_place(run_dir: Path, directory: Path) -> Path:
 
 
 def new_summary_path(output_dir: Path, algo: str, env_id: str) -> Path:
-    """Return where the summary of a sweep that starts now belongs; sweeps of the same second differ."""
+    """Return the path of the summary of a sweep that starts now; unique even within the same second."""
     timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    return output_dir / f"benchmark_summary__{algorithm_word(algo)}__{sanitize(env_id)}__{timestamp}.json"
+    return output_dir / f"benchmark_summary__{algorithm_slug(algo)}__{sanitize(env_id)}__{timestamp}.json"
 
 
 def write_summary(path: Path, summary: SweepSummary) -> None:
-    """Replace the summary file at once."""
+    """Replace the summary file atomically."""
     with storage_errors("the summary of the sweep", path.parent):
         write_json_atomically(path, summary.to_json())
 
 
 def read_summary(path: Path) -> SweepSummary:
-    """Return the sweep that a summary file describes; aggregates follow from its runs."""
-    from rl_training.experiment.storage.schemas import Summary, mismatch
+    """Return the sweep described by a summary file; aggregates are recomputed from its runs."""
+    from rl_training.experiment.storage.schemas import OtherVersionError, Summary, read_checked
 
     try:
-        content = read_json(path)
+        content = read_checked(path, Summary, version_key="schema_version", version=SUMMARY_SCHEMA_VERSION)
     except FileNotFoundError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): give the summary of a sweep") from error
+    except OtherVersionError as error:
+        raise ConfigError(
+            f"{path} has schema version {error.version}, this release reads {SUMMARY_SCHEMA_VERSION}; "
+            "use the release that wrote it"
+        ) from error
     except UntrustedFileError as error:
         raise ConfigError(f"{path} is not the summary of a sweep ({error}): give a file {SUMMARY_NAMES}") from error
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if type(version) is int and version != SUMMARY_SCHEMA_VERSION:
-        raise ConfigError(
-            f"{path} has schema version {version}, this release reads {SUMMARY_SCHEMA_VERSION}; "
-            "use the release that wrote it"
-        )
-    problem = mismatch(Summary, content)
-    if problem is not None:
-        raise ConfigError(f"{path} is not the summary of a sweep ({problem}): give a file {SUMMARY_NAMES}")
     return SweepSummary(
         config=content["config"],
         runs=tuple(BenchmarkRunRecord.from_json(record) for record in content["runs"]),

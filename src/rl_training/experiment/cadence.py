@@ -1,4 +1,4 @@
-"""Cadence is counted in environment steps, by the marks they cross: never in calls, never by a modulo."""
+"""Intervals counted in environment steps: an event is due when the step count passes a multiple of its interval."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 def marks_between(before: int, after: int, interval: int, *, beyond: int = 0) -> int:
-    """Return how many multiples of `interval` lie in (before, after] and beyond a first step."""
+    """Return the number of multiples of `interval` in (before, after] that are larger than `beyond`."""
     return max(0, after // interval - max(before, beyond) // interval)
 
 
@@ -15,9 +15,9 @@ class Marks:
     """The steps of a run at which something is due: the multiples of an interval, up to the horizon."""
 
     interval: int | None
-    """None where it is never due."""
+    """None if it is never due."""
     horizon: int
 
     def crossed(self, before: int, after: int) -> bool:
-        """Return whether steps from `before` to `after` cross a mark."""
+        """Return whether a mark lies in (before, after]."""
         return self.interval is not None and marks_between(before, min(after, self.horizon), self.interval) > 0

@@ -1,7 +1,7 @@
-"""Checkpoint directories: durable writing, verification by hash, and finding the newest sound one.
+"""Checkpoint directories: durable writing, verification by hash, and search for the newest undamaged one.
 
-`checkpoints/step_<n>/` holds `manifest.json` and the files it lists. A checkpoint is written under a temporary
-name, forced to the disk, and renamed; only then do the pointers `latest` and `best` move to it.
+`checkpoints/step_<n>/` contains `manifest.json` and the files it lists. A checkpoint is written under a temporary name,
+synced to disk and renamed; only then do the pointers `latest` and `best` move to it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STEP_NAME = re.compile(rf"step_([0-9]{{1,19}})({re.escape(_REPLACED)})?")
 _TEMPORARY = ".writing-"
 _TEMPORARY_NAME = re.compile(rf"{re.escape(_TEMPORARY)}(step_[0-9]+|{LATEST}|{BEST})-[0-9]+")
 _FILES = (MANIFEST, STATE_FILE, TENSORS_FILE)
-"""What a checkpoint is made of; the manifest goes first when one is removed, so that no half of it looks whole."""
+"""The files of a checkpoint; the manifest is removed first, so that a partly removed one is never taken as complete."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Environment steps made when it was written."""
+        """Environment step at which it was written."""
         return int(self.manifest["step"])
 
     @property
@@ -63,34 +63,34 @@ class Checkpoint:
 
     @property
     def run_dir(self) -> Path:
-        """The run it belongs to."""
+        """The run directory that contains it."""
         return self.path.parent.parent
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a training function goes on: a verified checkpoint, in its own run or as the start of a new one."""
+    """Where training continues: a verified checkpoint, in its own run or as the start of a new one (fork)."""
 
     checkpoint: Checkpoint
     fork: bool = False
     notices: tuple[str, ...] = ()
-    """What the user was told about choosing it."""
+    """Messages to the user about the choice of checkpoint."""
     changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """The settings that differ from the checkpoint's, by key with the values before and after."""
+    """Settings that differ from the checkpoint's: key -> (before, after)."""
     trust_code: bool = False
-    """Whether the user trusts the code that its configuration names."""
+    """Whether the user trusts the code named in the checkpoint's configuration."""
 
     def lineage(self) -> dict[str, Any]:
-        """Return what a forked run says about its parent."""
+        """Return the entry about the parent in the metadata of a forked run."""
         changed = {key: list(values) for key, values in self.changed.items()}
         return {**checkpoint_lineage(self.checkpoint, "fork"), "changed": changed}
 
     def asks_for_more(self, total_timesteps: int) -> bool:
-        """Return whether a run that a callback had ended should go on: a new horizon or other settings say so."""
+        """Return whether a run that a callback had stopped should continue: with a new horizon or changed settings."""
         return total_timesteps != self.checkpoint.config["total_timesteps"] or (self.fork and bool(self.changed))
 
     def kept_callbacks(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the saved states of callbacks without those that changed settings of callbacks make void."""
+        """Return the saved states of callbacks, without those that changed settings of callbacks invalidate."""
         kept = kept_states(*self.changed[CALLBACKS], states) if CALLBACKS in self.changed else dict(states)
         if not any(key.startswith("early_stopping.") for key in self.changed):
             return kept
@@ -98,7 +98,7 @@ class ResumePoint:
 
 
 def checkpoint_lineage(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
-    """Return what a run says about the checkpoint that it started from."""
+    """Return the metadata entry about the checkpoint that a run started from."""
     return {
         "kind": kind,
         "run_dir": str(checkpoint.run_dir),
@@ -115,7 +115,7 @@ def checkpoint_step(path: Path) -> int | None:
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
-    """Return a run's checkpoint directories, newest first; unfinished ones do not count."""
+    """Return a run's checkpoint directories, newest first, without incomplete ones."""
     directory = run_dir / CHECKPOINTS
     if not directory.is_dir():
         return []
@@ -130,7 +130,7 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
 def write_checkpoint(
     run_dir: Path, step: int, write_files: Callable[[Path], None], manifest: Mapping[str, Any]
 ) -> Path:
-    """Write `checkpoints/step_<step>` durably and return it; a failure leaves earlier checkpoints as they were."""
+    """Write `checkpoints/step_<step>` durably and return it; a failure leaves earlier checkpoints untouched."""
     directory = run_dir / CHECKPOINTS
     target = directory / f"step_{step}"
     temporary = directory / f"{_TEMPORARY}{target.name}-{os.getpid()}"
@@ -149,7 +149,7 @@ def write_checkpoint(
             sync_file(temporary / MANIFEST)
             sync_directory(temporary)
             replaced = target.with_suffix(_REPLACED)
-            if is_own_directory(target):  # a second save at one step: the first stays in reach until the new is named
+            if is_own_directory(target):  # a second save at this step: keep the first until the new one has its name
                 _remove_checkpoint(replaced)
                 os.rename(target, replaced)
             os.rename(temporary, target)
@@ -161,13 +161,13 @@ def write_checkpoint(
 
 
 def check_still_there(checkpoint: Path) -> None:
-    """Raise where the latest checkpoint of a run was removed behind its back."""
+    """Raise an error if the latest checkpoint of a run was removed by somebody else."""
     if not (checkpoint / MANIFEST).is_file():
         raise StorageError(f"cannot write a checkpoint in {checkpoint.parent}: {checkpoint.name} is missing; {GONE}")
 
 
 def point(run_dir: Path, name: str, checkpoint: Path) -> None:
-    """Move the pointer `latest` or `best` to a checkpoint at once."""
+    """Move the pointer `latest` or `best` to a checkpoint atomically."""
     directory = run_dir / CHECKPOINTS
     temporary = directory / f"{_TEMPORARY}{name}-{os.getpid()}"
     with storage_errors(f"the pointer `{name}`", directory):
@@ -179,7 +179,7 @@ def point(run_dir: Path, name: str, checkpoint: Path) -> None:
 
 
 def prune_checkpoints(run_dir: Path, keep: int | None) -> None:
-    """Delete all but the newest `keep` checkpoints; what a pointer names always stays."""
+    """Delete all but the newest `keep` checkpoints; those that a pointer names are kept too."""
     if keep is None:
         return
     protected = {target for name in (LATEST, BEST) if (target := pointed(run_dir, name)) is not None}
@@ -190,35 +190,35 @@ def prune_checkpoints(run_dir: Path, keep: int | None) -> None:
 
 
 def _remove_unused_segments(run_dir: Path) -> None:
-    """Delete the segments that no checkpoint lists; a checkpoint that cannot be read protects all of them."""
+    """Delete the segments that no checkpoint lists; if any checkpoint is unreadable, all are kept."""
     used: set[str] = set()
     for path in list_checkpoints(run_dir):
         try:
             used |= {str(entry["name"]) for entry in read_json(path / MANIFEST).get("segments", ())}
         except FileNotFoundError:
-            continue  # what is left of one that was removed: it can never be resumed
+            continue  # the remains of a removed checkpoint: it can never be resumed
         except (UntrustedFileError, KeyError, TypeError, AttributeError):
             return
     remove_unused(run_dir, used)
 
 
 def _remove_checkpoint(path: Path) -> None:
-    """Delete a checkpoint's own files, and its directory unless somebody has put more into it."""
+    """Delete a checkpoint's own files, and its directory if it is then empty."""
     if is_own_directory(path):
-        with contextlib.suppress(OSError):  # what stays is listed as damaged and does no harm
+        with contextlib.suppress(OSError):  # remaining files are listed as damaged and do no harm
             for name in _FILES:
                 (path / name).unlink(missing_ok=True)
             path.rmdir()
 
 
 def go_back_to(checkpoint: Checkpoint, *, best: Path | None) -> tuple[Path, Path | None, list[Path]]:
-    """Make a run's checkpoints and pointers those of the time when `checkpoint` was written.
+    """Restore a run's checkpoints and pointers to the time when `checkpoint` was written.
 
-    Returns the checkpoint under its proper name, the best one if it is still there, and what was deleted as
-    part of an abandoned continuation.
+    Returns the checkpoint under its proper name, the best one if it still exists, and the checkpoints that were deleted
+    because they belong to an abandoned continuation.
     """
     run_dir, path = checkpoint.run_dir, checkpoint.path
-    if path.suffix == _REPLACED:  # the process died while it was being replaced
+    if path.suffix == _REPLACED:  # the process was killed while replacing it
         with storage_errors("a checkpoint", path.parent):
             _remove_checkpoint(path.with_suffix(""))
             path = path.rename(path.with_suffix(""))
@@ -237,11 +237,11 @@ def go_back_to(checkpoint: Checkpoint, *, best: Path | None) -> tuple[Path, Path
 
 
 def pointed(run_dir: Path, name: str) -> Path | None:
-    """Return the checkpoint a pointer names, or None where it is missing, leads nowhere or out of the run."""
+    """Return the checkpoint that a pointer names; None if it is missing, dangling or leads out of the run."""
     pointer = run_dir / CHECKPOINTS / name
     try:
         target = pointer.with_name(os.readlink(pointer))
-    except ValueError:  # a path, where a pointer holds a name
+    except ValueError:  # a path; a pointer contains only a name
         return None
     except OSError:
         target = _original_of(pointer)
@@ -249,7 +249,7 @@ def pointed(run_dir: Path, name: str) -> Path | None:
 
 
 def _original_of(pointer: Path) -> Path:
-    """Return the checkpoint of which a pointer became a copy, as `scp -r` and `cp -L` make of a symbolic link."""
+    """Return the checkpoint of which a pointer is a copy: `scp -r` and `cp -L` copy symbolic links as directories."""
     try:
         step = read_json(pointer / MANIFEST)["step"]
     except (FileNotFoundError, UntrustedFileError, KeyError, TypeError):
@@ -258,16 +258,16 @@ def _original_of(pointer: Path) -> Path:
 
 
 def _remove_copied_pointer(pointer: Path) -> None:
-    """Make room for a symbolic link where a copy of a checkpoint stands."""
+    """Remove a copied pointer, so that a symbolic link can take its place."""
     _remove_checkpoint(pointer)
     if is_own_directory(pointer):
         raise StorageError(f"cannot write in {pointer}: it holds files of somebody else; move them away")
 
 
 def verify_checkpoint(path: Path, *, to_resume: bool = False) -> Checkpoint:
-    """Return the checkpoint in a directory after checking every file, or say what is damaged.
+    """Check every file of a checkpoint and return it; raise an error that names the damage.
 
-    The segments of a replay are needed, and checked, only `to_resume`.
+    The segments of a replay are only needed, and checked, with `to_resume`.
     """
     manifest = _read_manifest(path)
     files = manifest["files"]
@@ -295,29 +295,25 @@ def verify_checkpoint(path: Path, *, to_resume: bool = False) -> Checkpoint:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint after checking its form."""
-    from rl_training.experiment.storage.schemas import Manifest, mismatch  # pydantic takes a moment to import
+    """Return the manifest of a checkpoint, checked against its schema."""
+    # pydantic takes a moment to import
+    from rl_training.experiment.storage.schemas import Manifest, OtherVersionError, read_checked
 
     try:
-        manifest: dict[str, Any] = read_json(path / MANIFEST)
+        return read_checked(path / MANIFEST, Manifest, version_key="format_version", version=FORMAT_VERSION)
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} is missing") from error
+    except OtherVersionError as error:
+        raise CheckpointError(
+            f"checkpoint {path} has format version {error.version}, this release reads {FORMAT_VERSION}; "
+            "install the release that wrote it (its version is in the manifest)"
+        ) from error
     except UntrustedFileError as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} cannot be read ({error})") from error
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if type(version) is int and version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"checkpoint {path} has format version {version}, this release reads {FORMAT_VERSION}; "
-            "install the release that wrote it (its version is in the manifest)"
-        )
-    problem = mismatch(Manifest, manifest)
-    if problem is not None:
-        raise CheckpointError(f"checkpoint {path} is damaged: {MANIFEST} cannot be read ({problem})")
-    return manifest
 
 
 def resolve_checkpoint(path: Path) -> Path:
-    """Return the checkpoint directory meant by a checkpoint, a pointer or a run directory."""
+    """Return the checkpoint directory that a checkpoint, a pointer or a run directory refers to."""
     if not path.exists() and not path.is_symlink():
         raise CheckpointError(f"no checkpoint at {path}: give a run directory, or a directory in its `{CHECKPOINTS}`")
     if path.is_file():
@@ -331,7 +327,7 @@ def resolve_checkpoint(path: Path) -> Path:
         if target is None:
             raise CheckpointError(f"{path} leads nowhere: give a directory in {path.parent}")
         return target
-    if path.is_symlink():  # a link of the user's own
+    if path.is_symlink():  # a link made by the user
         path = path.resolve()
     if (path / CHECKPOINTS).is_dir() or (path / METADATA).is_file():
         target = pointed(path, LATEST) or next(iter(list_checkpoints(path)), None)
@@ -344,9 +340,9 @@ def resolve_checkpoint(path: Path) -> Path:
 
 
 def newest_sound_checkpoint(path: Path) -> tuple[Checkpoint, list[str]]:
-    """Return what to resume from and what was found damaged on the way.
+    """Return the checkpoint to resume from, and messages about damaged ones.
 
-    The checkpoint that `path` means comes first, then the older ones of its run, newest first.
+    The checkpoint that `path` refers to is tried first, then the older ones of its run, newest first.
     """
     first = resolve_checkpoint(path)
     step = checkpoint_step(first)
@@ -364,7 +360,7 @@ def newest_sound_checkpoint(path: Path) -> tuple[Checkpoint, list[str]]:
 
 
 def _remove_unfinished(directory: Path) -> None:
-    """Delete what an interrupted save left behind."""
+    """Delete the remains of interrupted saves."""
     for path in directory.iterdir():
         if not _TEMPORARY_NAME.fullmatch(path.name):
             continue

@@ -1,4 +1,4 @@
-"""The configuration of one run and the one place where it is validated."""
+"""The configuration of one run, and its validation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _is_device(name: str) -> bool:
 
 
 NonEmptyText: TypeAlias = Annotated[str, MinLen(1)]
-# Stands in tables, legends and on terminals: one line, without control characters.
+# Used in tables, legends and on terminals: one line, without control characters.
 Label: TypeAlias = Annotated[
     str, MinLen(1), MaxLen(80), Predicate(str.isprintable), DocInfo("printable text of at most 80 characters")
 ]
@@ -55,7 +55,7 @@ Label: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides what a run does; two runs with equal configs are repetitions of each other."""
+    """All settings of a run; two runs with equal configurations are repetitions of each other."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
     on_fork: ClassVar[Mapping[str, str]] = {
@@ -72,93 +72,93 @@ class TrainConfig:
     }
 
     algo: NonEmptyText
-    """Name of the algorithm (`axiomrl algos` lists them), or own code: `module:SPEC`, `path/to/file.py:SPEC`."""
+    """Name of the algorithm (`axiomrl algos` lists them), or user code: `module:SPEC`, `path/to/file.py:SPEC`."""
 
     env_id: NonEmptyText
-    """Gymnasium id, or own code: `module:Name`, `path/to/file.py:Name`. It names the suite of `env_kwargs.tasks`."""
+    """Gymnasium id, or user code: `module:Name`, `path/to/file.py:Name`. With `env_kwargs.tasks`, the suite's name."""
 
     seed: Annotated[int, Ge(0)]
-    """Root of every random stream of the run."""
+    """Seed of all random streams of the run."""
 
     total_timesteps: Annotated[int, Ge(1)]
     """Environment steps to train for, summed over all parallel environments; the horizon of schedules."""
 
     output_dir: Path
-    """Directory under which the run's own directory is created."""
+    """Directory in which the run directory is created."""
 
     device: Annotated[str, Predicate(_is_device), DocInfo("auto, cpu, cuda, cuda:N or mps")] = "auto"
-    """Where networks run: auto takes a GPU where there is one."""
+    """Device of the networks; auto: a GPU if there is one."""
 
     num_envs: Annotated[int, Ge(1)] = 1
     """Parallel copies of the environment."""
 
     execution_backend: Literal["auto", "local_sync", "local_async", "vector"] = "auto"
-    """How environments are vectorised: `vector` is the environment's own vector form, `local_sync` one
-    process, `local_async` worker processes; `auto` chooses and says what it chose."""
+    """How environments are vectorised: `vector`: the environment's own vectorised form; `local_sync`: one process;
+    `local_async`: worker processes; `auto`: chosen and reported."""
 
     eval_episodes: Annotated[int, Ge(0)] = 10
-    """Complete episodes per evaluation; 0 never evaluates."""
+    """Complete episodes per evaluation; 0: no evaluation."""
 
     eval_interval: Annotated[int, Ge(1)] | None = None
-    """Environment steps between evaluations; null evaluates only at the end."""
+    """Environment steps between evaluations; null: only at the end."""
 
     log_interval: Annotated[int, Ge(1)] | None = None
-    """Environment steps between rows of metrics; null means a hundredth of total_timesteps."""
+    """Environment steps between rows of metrics; null: a hundredth of total_timesteps."""
 
     checkpoint_interval: Annotated[int, Ge(1)] | None = None
-    """Environment steps between checkpoints; null means a tenth of total_timesteps."""
+    """Environment steps between checkpoints; null: a tenth of total_timesteps."""
 
     keep_checkpoints: Annotated[int, Ge(1)] | None = 5
-    """How many of the newest checkpoints to keep besides the best one; null keeps all."""
+    """Number of newest checkpoints to keep besides the best one; null: all."""
 
     deterministic: bool = True
-    """Use only operations whose results repeat bit for bit; false may be faster on a GPU."""
+    """Use only operations whose results are reproducible bit for bit; false may be faster on a GPU."""
 
     torch_threads: Annotated[int, Ge(1)] | None = None
-    """Threads PyTorch may use; null gives small networks one, others what affinity, quota and OMP_NUM_THREADS allow."""
+    """Threads of PyTorch; null: one for small networks, else as many as affinity, quota and OMP_NUM_THREADS allow."""
 
     acceleration: Literal["auto", "off"] = "auto"
-    """Learn by faster twins of the algorithm's formulas where there are any: auto checks them by the first update, off
-    never uses them."""
+    """Use faster kernels for the algorithm's formulas if there are any; auto: checked against autograd in the first
+    update; off: never used."""
 
     name: Label | None = None
-    """What the run is called in reports, plots and comparisons; null leaves it to its settings."""
+    """Name of the run in reports, plots and comparisons; null: named by its settings."""
 
     tags: tuple[str, ...] = ()
-    """Labels for finding the run again in reports."""
+    """Labels to find the run by in reports."""
 
     preset: NonEmptyText | None = None
-    """Packaged preset that the configuration started from, with which reports compare the run; filled in by
-    `--preset` and by a link `config: preset:NAME`."""
+    """Packaged preset that the configuration started from, which reports compare the run with; set by `--preset` and by
+    a link `config: preset:NAME`."""
 
     init: Path | None = None
-    """Run directory or checkpoint whose weights and observation statistics the run starts with; everything else
-    starts afresh. null starts with random weights."""
+    """Run directory or checkpoint whose weights and observation statistics the run starts with; nothing else is taken
+    from it. null: random weights."""
 
     algo_kwargs: dict[str, Any] = field(default_factory=dict)
-    """The algorithm's own parameters; `axiomrl algos NAME` lists them with their defaults."""
+    """Parameters of the algorithm; `axiomrl algos NAME` lists them with their defaults."""
 
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Wrapper settings and arguments of `gymnasium.make`; the blocks `training:` and `evaluation:` override
-    the shared keys for that mode."""
+    """Wrapper settings and arguments of `gymnasium.make`; the blocks `training:` and `evaluation:` override the shared
+    keys for that mode."""
 
     callbacks: Annotated[
         tuple[str | dict[str, Any], ...], DocInfo("a list of `module:Name` and `{use: module:Name, <arguments>}`")
     ] = ()
-    """Callback classes of one's own, made once per run: `module:Name`, `path/to/file.py:Name`, or a mapping with that
-    name as `use` beside the arguments."""
+    """User-defined callback classes, made once per run: `module:Name`, `path/to/file.py:Name`, or a mapping with that
+    name as `use` and the arguments."""
 
     early_stopping: dict[str, Any] = field(default_factory=dict)
-    """When to end before `total_timesteps`: a `target` or `patience` for a metric; empty never does."""
+    """When to end before `total_timesteps`: a `target` or `patience` for a metric; empty: never."""
 
     benchmark: dict[str, Any] = field(default_factory=dict)
-    """A sweep: `seeds: [1, 2, 3]` trains the configuration once per seed; empty trains the one `seed`."""
+    """A sweep: `seeds: [1, 2, 3]` trains the configuration once per seed; empty: one run with `seed`."""
 
     tracking: dict[str, Any] = field(default_factory=dict)
-    """Dashboards besides `metrics.jsonl`: TensorBoard and Weights & Biases."""
+    """Dashboards in addition to `metrics.jsonl`: TensorBoard and Weights & Biases."""
 
     def __post_init__(self) -> None:
-        # Python callers may write a string and a list; anything else is left for `check_config` to report.
+        # Python callers may write a string and a list; anything else is reported by `check_config`.
         for name in ("output_dir", "init"):
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, Path(getattr(self, name)))
@@ -168,11 +168,11 @@ class TrainConfig:
 
 
 def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> TrainConfig:
-    """Return the complete config that `raw` describes, or raise every problem in one `ConfigError`.
+    """Return the complete config described by `raw`, or raise one `ConfigError` with all problems.
 
-    `source` maps a key path to where the key was written (a file, `--set`, a flag) for the messages. The
-    algorithm's defaults are filled into `algo_kwargs`, so that the saved config repeats the run. An algorithm of the
-    user's own has to be admitted before (`registry.admit_algorithm`), else it counts as named by a loaded file.
+    `source` maps a key path to where the key was set (a file, `--set`, a flag), for error messages. The algorithm's
+    defaults are filled into `algo_kwargs`, so that the saved config repeats the run. A user's algorithm must have been
+    admitted before (`registry.admit_algorithm`); otherwise its name is treated as one from a loaded file.
     """
     if not isinstance(raw, Mapping):
         raise ConfigError(f"a configuration must be a mapping of keys, got {raw!r:.200}")
@@ -189,7 +189,7 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
 
 
 def check_config(config: TrainConfig) -> TrainConfig:
-    """Return `config` validated and completed, for callers who built the dataclass themselves."""
+    """Return `config` validated and completed, for callers who made the dataclass themselves."""
     return validate_config(config_to_dict(config))
 
 
@@ -199,7 +199,7 @@ def config_to_dict(config: TrainConfig) -> dict[str, Any]:
 
 
 def config_differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the keys in which two configurations differ, those within a block as `block.key`, with both values."""
+    """Return the keys in which two configurations differ, `block.key` inside a block, with both values."""
     found: dict[str, tuple[Any, Any]] = {}
     ours, theirs = config_to_dict(one), config_to_dict(other)
     for key, value in ours.items():
@@ -218,11 +218,11 @@ def algorithm_params(config: TrainConfig) -> Any:
 
 
 def tracking_params(config: TrainConfig) -> TrackingParams:
-    """Return which dashboards receive the metrics."""
+    """Return the settings of the dashboards."""
     return build_record(TrackingParams, config.tracking, path=("tracking",))
 
 
-# Each check reads one block, puts its completed form back into `values` and returns what is wrong with it.
+# Each check reads one block, writes its completed form back to `values` and returns the problems.
 
 
 def _check_algorithm(values: dict[str, Any]) -> list[Problem]:
@@ -248,7 +248,7 @@ def _check_algorithm(values: dict[str, Any]) -> list[Problem]:
 
 
 def _schedule_problems(record: type, given: dict[str, Any]) -> list[Problem]:
-    """Return what is wrong with schedules that are fine on their own but not with their key's fixed value."""
+    """Return the problems of schedules that are valid alone but do not fit the fixed value of their key."""
     fixed_values = {entry.name: entry.default for entry in dataclasses.fields(record)} | given
     problems = []
     for name, spec in given.items():
@@ -256,7 +256,7 @@ def _schedule_problems(record: type, given: dict[str, Any]) -> list[Problem]:
             continue
         path = ("algo_kwargs", name)
         schedule = as_schedule(spec)
-        if not isinstance(spec, Schedule):  # a mapping's own problems were found when it was read
+        if not isinstance(spec, Schedule):  # the problems of a mapping were reported when it was read
             problems += file_problems(schedule, schedule.problems(), path)
         fixed = fixed_values.get(name.removesuffix("_schedule"))
         if schedule.type == "exponential" and schedule.start is None and fixed == 0:
@@ -289,7 +289,7 @@ def _check_environment(values: dict[str, Any]) -> list[Problem]:
 
 
 def _check_tasks(values: dict[str, Any]) -> list[Problem]:
-    """Return what an algorithm for many tasks finds wrong with these and with how they are evaluated."""
+    """Return the problems that an algorithm for many tasks finds in the tasks and their evaluation."""
     if not hasattr(get_algorithm_spec(values["algo"]).load_params(), "task_problems"):
         return []
     config = TrainConfig(**values)

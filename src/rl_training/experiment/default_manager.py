@@ -37,7 +37,7 @@ logger = logging.getLogger("rl_training")
 
 @dataclass(frozen=True)
 class AlgorithmTrainer:
-    """One training by the algorithm that the configuration names."""
+    """Trains one run with the algorithm that the configuration names."""
 
     config: TrainConfig
     callbacks: tuple[Callback, ...] = ()
@@ -51,7 +51,7 @@ class AlgorithmTrainer:
 
 
 def _changed_versions(checkpoint: Checkpoint) -> list[str]:
-    """Say where another version than the run's own may round differently."""
+    """Return a message if package versions changed since the checkpoint, so that results may be rounded differently."""
     saved, current = checkpoint.manifest.get("versions", {}), dependency_versions()
     changed = [
         f"{name} {saved[name]} -> {current[name]}"
@@ -62,7 +62,7 @@ def _changed_versions(checkpoint: Checkpoint) -> list[str]:
 
 
 def _check_horizon(config: TrainConfig, checkpoint: Checkpoint, changed: Mapping[str, Any], *, fork: bool) -> None:
-    """Refuse a horizon that leaves nothing to train with the changed settings."""
+    """Raise an error for a horizon that leaves nothing to train with the changed settings."""
     if "total_timesteps" in changed and config.total_timesteps < checkpoint.step:
         raise ConfigError(
             f"--total-timesteps: {config.total_timesteps} lies before the checkpoint's step {checkpoint.step}; "
@@ -76,7 +76,7 @@ def _check_horizon(config: TrainConfig, checkpoint: Checkpoint, changed: Mapping
 
 
 class DefaultExperimentManager:
-    """Looks algorithms up in the registry; knows none of them."""
+    """Sets up runs of any algorithm in the registry."""
 
     def setup(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Trainer:
         """Return a trainer for one run of the configuration."""
@@ -95,12 +95,13 @@ class DefaultExperimentManager:
         set_values: Sequence[str] = (),
         trust_code: bool = False,
     ) -> Trainer:
-        """Return a trainer that goes on from a checkpoint, a run directory or `.../checkpoints/best`.
+        """Return a trainer that continues from a checkpoint, a run directory or `.../checkpoints/best`.
 
-        A damaged checkpoint is named and the newest sound one before it is used. `total_timesteps` moves the horizon;
-        `fork` starts a new run with the checkpoint's run as its parent, in which `overrides` and `set_values` (see
-        `load_config`) may change every setting that nothing in the checkpoint depends on.
-        `trust_code` lets code be executed that the checkpoint names and this user has neither installed nor used.
+        If a checkpoint is damaged, this is reported and the newest undamaged one before it is used. `total_timesteps`
+        moves the horizon; `fork` starts a new run with the checkpoint's run as its parent, in which `overrides` and
+        `set_values` (see `load_config`) may change every setting that nothing in the checkpoint depends on.
+        `trust_code` allows the execution of code that the checkpoint names and that this user has neither installed nor
+        used.
         """
         sound, damaged = newest_sound_checkpoint(Path(checkpoint))
         notices = [*damaged, f"going on from {sound.path}"] if damaged else []
@@ -137,10 +138,10 @@ class DefaultExperimentManager:
         continue_from: str | Path | None = None,
         trust_code: bool = False,
     ) -> Runner:
-        """Return the runner of the configuration: of a sweep where it has seeds, of one run otherwise.
+        """Return a runner: of a sweep if the configuration has seeds, else of one run.
 
-        `continue_from` is the summary of a sweep of this configuration; only what it misses is trained, and
-        `trust_code` holds for the code that the summary names.
+        `continue_from` is the summary of a sweep of this configuration; only its missing seeds are trained.
+        `trust_code` applies to the code that the summary names.
         """
         origin = None if continue_from is None else loaded_from_sweep(Path(continue_from), trust_code=trust_code)
         admit_algorithm(config.algo, origin)
@@ -163,7 +164,7 @@ class DefaultExperimentManager:
         set_values: Sequence[str] = (),
         trust_code: bool = False,
     ) -> Runner:
-        """Return a runner that goes on from a checkpoint; see `resume`."""
+        """Return a runner that continues from a checkpoint; see `resume`."""
         trainer = self.resume(
             checkpoint,
             callbacks=callbacks,

@@ -1,4 +1,4 @@
-"""The protocols between those who ask for an experiment and those who carry it out."""
+"""The protocols of experiment managers, runners and trainers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class Trainer(Protocol):
-    """Something that trains once."""
+    """Trains once."""
 
     def train(self) -> TrainResult:
-        """Train and return what was left behind."""
+        """Train and return the result."""
 
 
 class Runner(Protocol):
-    """Something that runs an experiment of one or several trainings."""
+    """Runs an experiment of one or several trainings."""
 
     def run(self) -> TrainResult:
-        """Run it and return what was left behind."""
+        """Run the experiment and return the result."""
 
 
 class ExperimentManager(Protocol):
@@ -45,7 +45,7 @@ class ExperimentManager(Protocol):
         set_values: Sequence[str] = (),
         trust_code: bool = False,
     ) -> Trainer:
-        """Return a trainer that goes on from a checkpoint alone."""
+        """Return a trainer that continues from a checkpoint."""
 
     def setup_runner(
         self,
@@ -55,7 +55,7 @@ class ExperimentManager(Protocol):
         continue_from: str | Path | None = None,
         trust_code: bool = False,
     ) -> Runner:
-        """Return the runner the configuration asks for; `continue_from` is the summary of a sweep to go on with."""
+        """Return the runner for the configuration; `continue_from` is the summary of a sweep to be continued."""
 
     def resume_runner(
         self,
@@ -69,4 +69,4 @@ class ExperimentManager(Protocol):
         set_values: Sequence[str] = (),
         trust_code: bool = False,
     ) -> Runner:
-        """Return a runner that goes on from a checkpoint."""
+        """Return a runner that continues from a checkpoint."""

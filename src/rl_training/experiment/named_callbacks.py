@@ -1,4 +1,4 @@
-"""The key `callbacks:` of a configuration: names of callback classes, with the arguments they are made with."""
+"""The key `callbacks:` of a configuration: names of callback classes, with their arguments."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class NamedCallback(NamedTuple):
     """`module:Name` or `path/to/file.py:Name`."""
     arguments: Mapping[str, Any]
     place: str
-    """The key that holds the entry, as errors call it and as checkpoints file its state."""
+    """The key of the entry, as used in error messages and for its state in checkpoints."""
 
 
 def named_callbacks(entries: Sequence[Any]) -> list[NamedCallback]:
-    """Return the entries of a validated list: texts, and mappings with `use` and the arguments."""
+    """Return the entries of a validated list of texts and mappings with `use` and arguments."""
     found = []
     for number, entry in enumerate(entries):
         arguments = {USE: entry} if isinstance(entry, str) else dict(entry)
@@ -32,7 +32,7 @@ def named_callbacks(entries: Sequence[Any]) -> list[NamedCallback]:
 
 
 def check_callbacks(values: dict[str, Any]) -> list[Problem]:
-    """Return what is wrong with the form of the entries; what their names mean is found out when a run is set up."""
+    """Return the problems in the form of the entries; the names are resolved when a run is set up."""
     problems: list[Problem] = []
     for number, entry in enumerate(values.get(CALLBACKS, ())):
         path = (CALLBACKS, str(number))
@@ -48,7 +48,7 @@ def check_callbacks(values: dict[str, Any]) -> list[Problem]:
 
 
 def kept_states(before: Sequence[Any], after: Sequence[Any], states: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states that a changed list goes on with: those of equal entries, in order; other entries have none."""
+    """Return the states to be kept when the list changes: those of equal entries, in order."""
     old = named_callbacks(before)
     kept = {key: state for key, state in states.items() if not key.startswith(f"{CALLBACKS}.")}
     for entry in named_callbacks(after):
@@ -61,7 +61,7 @@ def kept_states(before: Sequence[Any], after: Sequence[Any], states: Mapping[str
 
 
 def dropped_callbacks(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
-    """Say which callbacks a changed list does not go on with."""
+    """Return a message for each callback that a changed list no longer contains."""
     left = named_callbacks(after)
     sentences = []
     for old in named_callbacks(before):

@@ -1,9 +1,8 @@
-"""The algorithms there are, and the one place that looks up what a name means.
+"""The registry of algorithms, and the only place that resolves their names.
 
-A name is one of this package's algorithms, one that an installed package offers by the entry point group
-`axiomrl.algorithms`, or code of the user's own: `module:SPEC`, `path/to/file.py:SPEC`. Where such a name came from
-decides what may be imported for it (`user_code`): a caller says so by `admit_algorithm` before it asks. Listing
-imports nothing.
+A name is one of this package's algorithms, one that an installed package provides by the entry point group
+`axiomrl.algorithms`, or user code: `module:SPEC`, `path/to/file.py:SPEC`. The origin of such a name decides what may be
+imported for it (`user_code`): callers declare it with `admit_algorithm` first. Listing algorithms imports nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ENTRY_POINTS = "axiomrl.algorithms"
 _PLACE = "algo"
 _ELSEWHERE = "install the package that offers it, or name your own as module:SPEC"
 
-# An algorithm becomes stable when its learning bars are met over several seeds and stored in benchmarks/results.
+# An algorithm becomes stable when its learning thresholds are met over several seeds and stored in benchmarks/results.
 _STABLE = ("a2c", "discrete_sac", "dqn", "ppo", "qr_dqn", "sac", "td3")
 
 
@@ -33,7 +32,7 @@ def _family(
     train: str | None = None,
     many_tasks: bool = False,
 ) -> list[AlgorithmSpec]:
-    """Return the algorithms of one class, which are sets of its parameters: name -> (dataclass, summary)."""
+    """Return the algorithms of one class, which differ in their parameters: name -> (dataclass, summary)."""
     module = params_module or algorithm.partition(":")[0]
     return [
         AlgorithmSpec(
@@ -105,7 +104,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
 
 
 def get_algorithm_spec(name: str) -> AlgorithmSpec:
-    """Return the algorithm called `name`; an unknown name suggests the nearest ones."""
+    """Return the algorithm called `name`; the error for an unknown name suggests the nearest ones."""
     spec = find_algorithm(name)
     if spec is None:
         raise ConfigError(unknown_algorithm(name))
@@ -113,9 +112,9 @@ def get_algorithm_spec(name: str) -> AlgorithmSpec:
 
 
 def find_algorithm(name: Any) -> AlgorithmSpec | None:
-    """Return the algorithm called `name`, None where there is none of this name.
+    """Return the algorithm called `name`, None if there is none.
 
-    Code of the user's own that was not admitted before counts as named by a loaded file.
+    User code that was not admitted before is treated as named by a loaded file.
     """
     if not isinstance(name, str):
         return None
@@ -129,7 +128,7 @@ def find_algorithm(name: Any) -> AlgorithmSpec | None:
 
 
 def algorithm_code(name: Any) -> str | None:
-    """Return the `module:SPEC` that an algorithm's name stands for, None of this package's own and of unknown ones."""
+    """Return the `module:SPEC` of an algorithm's name, None for this package's own and unknown names."""
     if not isinstance(name, str) or name in ALGORITHMS:
         return None
     if split_name(name)[0]:
@@ -143,14 +142,14 @@ def algorithm_code(name: Any) -> str | None:
 
 
 def admit_algorithm(name: Any, loaded: LoadedFrom | None = None) -> None:
-    """Import the code that an algorithm's name stands for; `loaded` says that the user did not write the name."""
+    """Import the code of an algorithm's name; `loaded` says that the user did not write the name."""
     code = algorithm_code(name)
     if code is not None:
         admit(code, place=_PLACE, loaded=loaded)
 
 
 def installed_algorithms() -> dict[str, str]:
-    """Return the names that installed packages offer, each with its `module:SPEC`; nothing is imported."""
+    """Return the names that installed packages provide, each with its `module:SPEC`; nothing is imported."""
     return {entry.name: entry.value for entry in sorted(_installed()) if entry.name not in ALGORITHMS}
 
 
@@ -165,7 +164,7 @@ def list_algorithms() -> list[str]:
 
 
 def unknown_algorithm(name: str) -> str:
-    """Return the sentence for a name that nothing stands for."""
+    """Return the error message for an unknown name."""
     known = sorted({*ALGORITHMS, *installed_algorithms()})
     hint = did_you_mean(name, known) or f"; known algorithms: {', '.join(known)}; {_ELSEWHERE}"
     return f"unknown algorithm `{name}`{hint}"

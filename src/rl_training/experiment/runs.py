@@ -1,4 +1,4 @@
-"""Run directories and `metadata.json`: what was run, where, with what, and how it ended."""
+"""Run directories and `metadata.json`: what was run, where, with which versions, and how it ended."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ RUN_PARTS = (
     "tensorboard",
     "wandb",
 )
-"""Everything that training writes in a run directory."""
-# What an evaluation is judged by: of one task, and of a suite, whose tasks' returns have no common unit.
+"""All files and directories that training writes in a run directory."""
+# The metric that scores an evaluation: of one task, and of a suite, whose returns have no common unit.
 SCORE = "eval_return_mean"
 SUITE_SCORE = "eval_normalized_mean"
 KEY_DEPENDENCIES = (
@@ -58,20 +58,20 @@ def utc_now() -> str:
 
 
 def sanitize(env_id: str) -> str:
-    """Return an environment id fit for a directory's name; of a file of the user's own the directories are left out."""
+    """Return an environment id in a form fit for a directory name; the path of a user's file is reduced to its name."""
     without_directories = re.sub(r"^.*[\\/](?=[^\\/]*\.py:)", "", env_id)
     return re.sub(r"[^A-Za-z0-9.-]+", "-", without_directories).strip("-.") or "env"
 
 
-def algorithm_word(algo: str) -> str:
-    """Return an algorithm's name fit for the names of files and entries: one of the user's own has a colon."""
+def algorithm_slug(algo: str) -> str:
+    """Return an algorithm's name in a form fit for file names; that of a user's algorithm contains a colon."""
     return sanitize(algo) if ":" in algo else algo
 
 
 def run_name(algo: str, env_id: str, seed: int) -> str:
     """Return the name of a run that starts now."""
     timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"{algorithm_word(algo)}__{sanitize(env_id)}__seed{seed}__{timestamp}"
+    return f"{algorithm_slug(algo)}__{sanitize(env_id)}__seed{seed}__{timestamp}"
 
 
 def create_run_directory(output_dir: Path, algo: str, env_id: str, seed: int) -> Path:
@@ -80,7 +80,7 @@ def create_run_directory(output_dir: Path, algo: str, env_id: str, seed: int) ->
 
 
 def claim_directory(output_dir: Path, name: str) -> Path:
-    """Create and return a new directory of this name, or of the name with a number where it is taken."""
+    """Create and return a new directory of this name, with a number appended if it exists."""
     with storage_errors("a run directory", output_dir):
         output_dir.mkdir(parents=True, exist_ok=True)
         attempt = 1
@@ -145,7 +145,7 @@ def read_metadata(run_dir: Path) -> dict[str, Any]:
 
 
 def read_whole_metadata(run_dir: Path) -> dict[str, Any]:
-    """Return a run's metadata with everything in it that a run which goes on relies on."""
+    """Return a run's metadata, with all parts that are needed to continue the run."""
     from rl_training.experiment.storage.schemas import Metadata, mismatch
 
     content = read_metadata(run_dir)
@@ -156,7 +156,7 @@ def read_whole_metadata(run_dir: Path) -> dict[str, Any]:
 
 
 def refuse_links(run_dir: Path) -> None:
-    """Raise where a part of a run is a symbolic link: a run that goes on would change what it leads to.
+    """Raise an error if a part of a run is a symbolic link: continuing the run would change its target.
 
     The run directory itself may be reached through a link.
     """
@@ -169,16 +169,16 @@ def refuse_links(run_dir: Path) -> None:
 
 
 def write_metadata(run_dir: Path, content: Mapping[str, Any]) -> None:
-    """Replace a run's metadata at once."""
+    """Replace a run's metadata atomically."""
     with storage_errors(METADATA, run_dir):
         write_json_atomically(run_dir / METADATA, content)
 
 
 def give_up_run(run_dir: Path, notice: str) -> None:
-    """Record that a run whose process was killed will not go on; one that ended by itself stays as it is."""
+    """Record that a run whose process was killed will not be continued; a run that ended by itself is not changed."""
     try:
         metadata = read_whole_metadata(run_dir)
-    except AxiomError:  # gone, or damaged: reports list it as unreadable
+    except AxiomError:  # missing or damaged: reports list it as unreadable
         return
     if metadata["status"] == "running":
         ended = {"status": "interrupted", "finished_at_utc": utc_now(), "notices": [*metadata["notices"], notice]}
@@ -187,7 +187,7 @@ def give_up_run(run_dir: Path, notice: str) -> None:
 
 @cache
 def dependency_versions() -> dict[str, str | None]:
-    """Return the versions of the key dependencies, without importing them; None where one is absent."""
+    """Return the versions of the key dependencies without importing them; None for those not installed."""
     return {name: _version(name) for name in KEY_DEPENDENCIES}
 
 
@@ -199,7 +199,7 @@ def _version(name: str) -> str | None:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return commit and dirty flag of the working directory, or None where git or a repository is absent."""
+    """Return commit and dirty flag of the working directory, or None without git or a repository."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None
@@ -215,7 +215,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def hardware() -> dict[str, Any]:
-    """Return what the run has to compute with."""
+    """Return the processors, memory and GPUs of the machine."""
     return {
         "machine": platform.machine(),
         "cpu_count": os.cpu_count(),
@@ -232,7 +232,7 @@ def _memory_bytes() -> int | None:
 
 
 def _gpu_names() -> list[str]:
-    torch = sys.modules.get("torch")  # asking must not be the reason to import it
+    torch = sys.modules.get("torch")  # must not be imported just for this
     if torch is None or not torch.cuda.is_available():
         return []
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -1,4 +1,4 @@
-"""The record of a schedule: how a training scalar changes over a run (values: `runtime.controls`)."""
+"""Schedules: how a training scalar changes over a run (`runtime.controls` computes the values)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_training.errors import ConfigError, did_you_mean
 ScheduleKind: TypeAlias = Literal["constant", "linear", "cosine", "exponential", "step", "piecewise"]
 SCHEDULE_KINDS: tuple[str, ...] = get_args(ScheduleKind)
 
-# What a schedule does where it does not say.
+# Defaults of the schedule kinds.
 DEFAULT_MILESTONES = (0.5, 0.75)
 DEFAULT_FACTOR = 0.1
 DEFAULT_EXPONENTIAL_RATIO = 0.01
@@ -36,8 +36,8 @@ _FIELDS_OF_KIND: dict[str, tuple[str, ...]] = {
 class Schedule:
     """A scalar as a function of environment steps.
 
-    Positions (`duration`, `milestones`, the first number of each point) count environment steps, or are
-    fractions of the run's `total_timesteps` where every one of them is <= 1.
+    Positions (`duration`, `milestones`, the first number of each point) count environment steps, or are fractions of
+    the run's `total_timesteps` if all of them are <= 1.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
@@ -47,28 +47,28 @@ class Schedule:
     milestones; `piecewise` interpolates between points."""
 
     start: Scalar | None = None
-    """Value at step 0; null means the fixed value of the scheduled key."""
+    """Value at step 0; null: the fixed value of the scheduled key."""
 
     end: Scalar | None = None
-    """Value at the end, held afterwards; null means 0 (`exponential`: 1% of the start)."""
+    """Value at the end, kept afterwards; null: 0 (`exponential`: 1% of the start)."""
 
     duration: Annotated[float, Gt(0)] | None = None
-    """How long the change takes; null means the whole run."""
+    """Length of the change; null: the whole run."""
 
     milestones: Annotated[tuple[Position, ...], MinLen(1)] | None = None
-    """`step`: where the value jumps; null means [0.5, 0.75]."""
+    """`step`: where the value changes; null: [0.5, 0.75]."""
 
     values: Annotated[tuple[Scalar, ...], MinLen(1)] | None = None
     """`step`: the value from each milestone on, one per milestone, instead of `factor`."""
 
     factor: Annotated[float, Gt(0)] | None = None
-    """`step`: multiply by this at every milestone; null means 0.1."""
+    """`step`: factor applied at every milestone; null: 0.1."""
 
     points: Annotated[tuple[tuple[Position, Scalar], ...], MinLen(1)] | None = None
     """`piecewise`: pairs [position, value] in order; constant before the first and after the last."""
 
     def __post_init__(self) -> None:
-        # Mappings from YAML hold lists; tuples keep the record hashable.
+        # Mappings from YAML contain lists; tuples keep the record hashable.
         for name in ("milestones", "values"):
             given = getattr(self, name)
             if given is not None:
@@ -77,7 +77,7 @@ class Schedule:
             object.__setattr__(self, "points", tuple(tuple(point) for point in self.points))
 
     def problems(self) -> list[str]:
-        """Return what is inconsistent, one sentence each."""
+        """Return a message for each inconsistency."""
         allowed = _FIELDS_OF_KIND.get(self.type, ())
         unused = [
             name for name in SCHEDULE_KEYS if name != "type" and name not in allowed and getattr(self, name) is not None
@@ -110,7 +110,7 @@ ScheduleSpec: TypeAlias = ScheduleKind | Schedule
 
 
 def as_schedule(spec: str | Mapping[str, Any] | Schedule) -> Schedule:
-    """Return the schedule that a kind, a mapping or a record stands for."""
+    """Return the schedule given by a kind, a mapping or a record."""
     if isinstance(spec, Schedule):
         return spec
     if isinstance(spec, Mapping):

@@ -1,8 +1,8 @@
-"""What scores of several seeds show: aggregates, bootstrap intervals, comparisons.
+"""Statistics of scores of several seeds: aggregates, bootstrap intervals, comparisons.
 
-Scores are one number per run: `[runs]` of one task, `[runs, tasks]`, or a mapping from each task to its runs where
-their numbers differ. Aggregates and profiles are those of Agarwal et al., "Deep Reinforcement Learning at the Edge of
-the Statistical Precipice" (2021). How the intervals are made and how often they hold is in `docs/statistics.md`.
+Scores are one number per run: `[runs]` of one task, `[runs, tasks]`, or a mapping from each task to its runs if their
+numbers differ. Aggregates and profiles are those of Agarwal et al., "Deep Reinforcement Learning at the Edge of the
+Statistical Precipice" (2021). `docs/statistics.md` describes the intervals and their measured coverage.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Interval(NamedTuple):
 
 
 def interquartile_mean(scores: Scores) -> float:
-    """Return the mean of the middle half of all scores: a quarter of them, rounded down, is left out at either end."""
+    """Return the mean of the middle half of all scores: a quarter, rounded down, is left out at either end."""
     return float(_interquartile_means(_all_entries(_tasks(scores))))
 
 
 def optimality_gap(scores: Scores, target: float = 1.0) -> float:
-    """Return by how much scores fall short of `target` on average; what lies above the target makes up for nothing."""
+    """Return by how much scores fall short of `target` on average; scores above the target count as equal to it."""
     return float(target - np.minimum(_all_entries(_tasks(scores)), target).mean())
 
 
 def performance_profile(scores: Scores, thresholds: ArrayLike) -> np.ndarray:
-    """Return the share of all runs that score strictly above each threshold."""
+    """Return the fraction of all runs that score strictly above each threshold."""
     return _shares_above(_all_entries(_tasks(scores)), thresholds)
 
 
 def probability_of_improvement(a: Scores, b: Scores) -> float:
-    """Return how probably a run of `a` scores above a run of `b` on the same task; ties count half, tasks alike."""
+    """Return the probability that a run of `a` scores above a run of `b`, averaged over tasks; ties count half."""
     return float(_improvement(*_same_tasks(a, b)))
 
 
@@ -63,9 +63,9 @@ def bootstrap_interval(
     resamples: int = 2000,
     confidence: float = 0.95,
 ) -> Interval:
-    """Return the interval of a statistic of all scores, each task's runs resampled on their own.
+    """Return the interval of a statistic of all scores; the runs of each task are resampled separately.
 
-    `statistic` takes the scores of one resample as a flat array. The order of the runs makes no difference.
+    `statistic` gets the scores of one resample as a flat array. The order of the runs makes no difference.
     """
     tasks = _tasks(scores)
     values = _evaluate(statistic, _all_entries(_resample(tasks, np.random.default_rng(seed), resamples)))
@@ -77,12 +77,12 @@ def interquartile_band(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the low and the high end of the interquartile mean's interval at each point of [runs, points].
 
-    Every point has the interval that `bootstrap_interval` gives it: all are resampled by the same draws.
+    Every point gets the interval of `bootstrap_interval`, with the same resamples for all points.
     """
     ordered = np.sort(_numbers(scores, dimensions=(2,)), axis=0)
     runs = len(ordered)
     draws = np.sort(np.random.default_rng(seed).integers(runs, size=(resamples, runs)), axis=-1)
-    # Sorted draws from sorted runs are sorted: the middle half is known, and how much each run weighs in its mean.
+    # Sorted draws from sorted runs are sorted, so that the weight of each run in the mean of the middle half is known.
     middle = draws[:, runs // 4 : runs - runs // 4]
     weights = np.stack([np.count_nonzero(middle == run, axis=-1) for run in range(runs)], axis=-1) / middle.shape[-1]
     means = weights @ ordered  # [resamples, points]
@@ -99,7 +99,7 @@ def difference_interval(
     resamples: int = 2000,
     confidence: float = 0.95,
 ) -> Interval:
-    """Return the interval of `statistic(a) - statistic(b)`, the two resampled independently."""
+    """Return the interval of `statistic(a) - statistic(b)`, both resampled independently."""
     sides, generator = _same_tasks(a, b), np.random.default_rng(seed)
     of_a, of_b = (_evaluate(statistic, _all_entries(_resample(side, generator, resamples))) for side in sides)
     return _interval(of_a - of_b, widened_confidence(confidence, *map(_run_counts, sides)))
@@ -108,7 +108,7 @@ def difference_interval(
 def probability_of_improvement_interval(
     a: Scores, b: Scores, *, seed: int = 0, resamples: int = 2000, confidence: float = 0.95
 ) -> Interval:
-    """Return the interval of `probability_of_improvement(a, b)`, the two resampled independently."""
+    """Return the interval of `probability_of_improvement(a, b)`, both resampled independently."""
     sides, generator = _same_tasks(a, b), np.random.default_rng(seed)
     of_a, of_b = (_resample(side, generator, resamples) for side in sides)
     return _interval(_improvement(of_a, of_b), widened_confidence(confidence, *map(_run_counts, sides)))
@@ -117,7 +117,7 @@ def probability_of_improvement_interval(
 def performance_profile_band(
     scores: Scores, thresholds: ArrayLike, *, seed: int = 0, resamples: int = 2000, confidence: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the low and the high end of the profile at each threshold, every threshold on its own."""
+    """Return the low and the high end of the profile at each threshold, each threshold by itself."""
     tasks = _tasks(scores)
     profiles = _shares_above(_all_entries(_resample(tasks, np.random.default_rng(seed), resamples)), thresholds)
     low, high = _percentiles(profiles, widened_confidence(confidence, _run_counts(tasks)))
@@ -125,12 +125,13 @@ def performance_profile_band(
 
 
 def widened_confidence(confidence: float, *run_counts: Sequence[int]) -> float:
-    """Return the confidence of the percentile interval that covers as often as `confidence` promises.
+    """Return the nominal confidence for which the percentile interval has a coverage of `confidence`.
 
-    `run_counts` holds, for every resampled side, the number of runs of each of its tasks. Few runs, resampled, spread
-    too little: their variance is short by (runs - 1) / runs, and it is itself an estimate, which calls for Student's
-    quantiles. The percentiles move outwards by both (Hesterberg, "What Teachers Should Know About the Bootstrap",
-    2015); for many runs nothing changes. Sides of unequal size are pooled as in Welch's test with equal spreads.
+    `run_counts` contains, for both resampled sides, the number of runs of each task. A bootstrap of few runs has too
+    small a spread: the variance is too small by (runs - 1) / runs, and it is itself an estimate, which calls for
+    Student's quantiles. Both move the percentiles outwards (Hesterberg, "What Teachers Should Know About the
+    Bootstrap", 2015); for many runs nothing changes. Sides of unequal size are pooled as in Welch's test with equal
+    spreads.
     """
     if not 0 < confidence < 1:
         raise AxiomError(f"a confidence lies between 0 and 1, and {confidence} does not: use 0.95, for instance")
@@ -196,12 +197,12 @@ def _run_counts(tasks: _Tasks) -> list[int]:
 
 
 def _all_entries(tasks: _Tasks) -> np.ndarray:
-    """Return the scores of all tasks side by side, [..., runs of all tasks]."""
+    """Return the concatenated scores of all tasks, [..., runs of all tasks]."""
     return np.concatenate(list(tasks.values()), axis=-1)
 
 
 def _resample(tasks: _Tasks, generator: np.random.Generator, resamples: int) -> _Tasks:
-    """Draw as many runs of each task as there are, with replacement: [resamples, runs] each."""
+    """Resample the runs of each task with replacement: [resamples, runs] each."""
     if resamples < 1:
         raise AxiomError(f"a bootstrap needs at least one resample, and {resamples} were asked for: use 2000")
     return {task: runs[generator.integers(runs.size, size=(resamples, runs.size))] for task, runs in tasks.items()}
@@ -212,7 +213,7 @@ def _interquartile_means(scores: np.ndarray) -> np.ndarray:
     return np.sort(scores, axis=-1)[..., runs // 4 : runs - runs // 4].mean(axis=-1)
 
 
-# The statistics that take all resamples at once; others are called once per resample.
+# Statistics that are computed for all resamples at once; others are called once per resample.
 _AT_ONCE: dict[Callable[..., float], Callable[[np.ndarray], np.ndarray]] = {
     interquartile_mean: _interquartile_means,
     np.mean: lambda scores: np.mean(scores, axis=-1),
@@ -226,7 +227,7 @@ def _evaluate(statistic: Statistic, resampled: np.ndarray) -> np.ndarray:
 
 
 def _shares_above(scores: np.ndarray, thresholds: ArrayLike) -> np.ndarray:
-    """Return the shares of [..., runs] above each threshold, [..., thresholds]."""
+    """Return the fractions of [..., runs] above each threshold, [..., thresholds]."""
     limits = np.asarray(thresholds, dtype=np.float64)
     counts = [np.count_nonzero(scores > limit, axis=-1) for limit in limits]
     return np.stack(counts, axis=-1) / scores.shape[-1]
@@ -252,9 +253,9 @@ def _interval(values: np.ndarray, confidence: float) -> Interval:
 
 
 def _student_quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's t by the normal one and its corrections (Abramowitz and Stegun, 26.7.5).
+    """Return the quantile of Student's t from the normal quantile and its corrections (Abramowitz and Stegun, 26.7.5).
 
-    Good to one in a thousand from three degrees of freedom on; below that the percentiles are the extremes anyway.
+    Accurate to 0.1 % from three degrees of freedom on; below that the percentiles are the extremes anyway.
     """
     z = NormalDist().inv_cdf(probability)
     corrections = (

@@ -1,4 +1,4 @@
-"""Sweeps over seeds: which seeds to train, and what became of each of them."""
+"""Sweeps over seeds: the seeds to train, and the result of each."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_blocks import BenchmarkParams
 from rl_training.experiment.configuration.validation import check_value, raise_problems
+from rl_training.experiment.machine import usable_cores
 
 PENDING, RUNNING, COMPLETED, INTERRUPTED, FAILED = "pending", "running", "completed", "interrupted", "failed"
 MOST_SEEDS = 10_000
+SHORTEST_IN_PROCESSES = 5_000
+"""Environment steps of a run from which on `jobs: auto` starts processes: to start one takes about a second."""
 _PATHS = ("run_dir", "checkpoint_path", "best_checkpoint_path")
 
 
@@ -34,20 +37,36 @@ class SeedSweepPlan:
 
 
 def resolve_benchmark_seeds(config: TrainConfig) -> tuple[int, ...]:
-    """Return the seeds of the configuration's sweep, none where it asks for a single run."""
+    """Return the seeds of the configuration's sweep, an empty tuple for a single run."""
     seeds = config.benchmark.get("seeds")
     return () if seeds is None else SeedSweepPlan(seeds).seeds
 
 
+def jobs_at_once(config: TrainConfig) -> int:
+    """Return how many seeds are trained at the same time on this machine."""
+    jobs = BenchmarkParams(**config.benchmark).jobs
+    if jobs != "auto":
+        return jobs
+    if config.total_timesteps < SHORTEST_IN_PROCESSES:
+        return 1
+    return min(usable_cores().number, len(resolve_benchmark_seeds(config)))
+
+
+def chosen_executor(config: TrainConfig) -> Literal["serial", "processes", "ray"]:
+    """Return how the configuration's seeds are executed."""
+    chosen = BenchmarkParams(**config.benchmark).executor
+    return chosen or ("processes" if jobs_at_once(config) > 1 else "serial")
+
+
 def trains_in_this_process(config: TrainConfig) -> bool:
     """Return whether the configuration's seeds, or its one run, are trained in the process that asks for it."""
-    return BenchmarkParams(**config.benchmark).chosen_executor == "serial"
+    return chosen_executor(config) == "serial"
 
 
 def parse_seeds(text: str) -> list[int | str]:
     """Return the seeds of `--seeds`: numbers and ranges such as `1-3,7`.
 
-    What is neither stays text, for the configuration's own check to refuse.
+    Invalid items stay text; the validation of the configuration reports them.
     """
     seeds: list[int | str] = []
     for item in (part.strip() for part in text.split(",")) if text.strip() else ():
@@ -75,13 +94,13 @@ def _seed_range(text: str) -> range:
 
 @dataclass(frozen=True)
 class BenchmarkRunRecord:
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     run_dir: Path | None = None
     checkpoint_path: Path | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """The run's final metrics, as they are."""
+    """The run's final metrics, unchanged."""
     status: str = COMPLETED
     """`pending`, `running`, `completed`, `interrupted` or `failed`."""
     best_checkpoint_path: Path | None = None
@@ -91,7 +110,7 @@ class BenchmarkRunRecord:
     error: str | None = None
     """Why the seed failed, in one sentence."""
     traceback: str | None = None
-    """Where it failed, if the error is not one that a user can act on."""
+    """Traceback of the failure, unless the error is one that the user can act on."""
     signal: int | None = None
     """The signal that interrupted it."""
 
@@ -110,7 +129,7 @@ class BenchmarkRunRecord:
         return cls(**values)
 
     def moved_to(self, run_dir: Path) -> BenchmarkRunRecord:
-        """Return the record of the same run in another place."""
+        """Return the record of the same run in another directory."""
 
         def moved(path: Path | None) -> Path | None:
             return None if path is None or self.run_dir is None else run_dir / path.relative_to(self.run_dir)

@@ -1,6 +1,6 @@
 """The tasks of a run: one environment for most algorithms, a list of them for those that learn several at once.
 
-`env_kwargs.tasks` lists a suite, which `env_id` then only names. Wrapper keys beside the list hold for every task.
+`env_kwargs.tasks` lists a suite, and `env_id` is its name. Wrapper keys outside the list apply to every task.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _PATH: KeyPath = ("env_kwargs", TASKS)
 
 @dataclass(frozen=True)
 class TaskKeys:
-    """What a task of `env_kwargs.tasks` says besides the keys of its environment."""
+    """The keys of a task in `env_kwargs.tasks`, besides those of its environment."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
     env_id: Annotated[str, MinLen(1)]
-    """The environment, as `env_id` of a single task."""
+    """The environment, like `env_id` of a single task."""
     name: Annotated[str, MinLen(1)] | None = None
-    """How metrics and reports call the task; null takes its env_id."""
+    """Name of the task in metrics and reports; null: its env_id."""
     target_return: float | None = None
-    """Mean return of an evaluation at which the task counts as solved."""
+    """Mean evaluation return from which the task counts as solved."""
     random_return: float | None = None
-    """Mean return of random actions; with the target it makes the tasks' scores comparable."""
+    """Mean return of random actions; used with the target to normalise the task's score."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One environment of a run; each is only equal to itself."""
+    """One environment of a run, compared by identity."""
 
     name: str
     env_id: str
@@ -56,19 +56,19 @@ class Task:
     random_return: float | None = None
 
     def normalized(self, score: float) -> float | None:
-        """Return the score as a share of the way from random to the target, None where these are not known."""
+        """Return the score scaled to 0 at random and 1 at the target, None if these are unknown."""
         if self.target_return is None or self.random_return is None:
             return None
         return (score - self.random_return) / (self.target_return - self.random_return)
 
 
 def is_suite(config: TrainConfig) -> bool:
-    """Return whether a run's tasks are listed, so that its results are told apart by task."""
+    """Return whether the run has a list of tasks, so that its metrics are named by task."""
     return lists_environments(config.env_kwargs)
 
 
 def lists_environments(env_kwargs: Mapping[str, Any]) -> bool:
-    """Return whether `tasks` is our list, and no argument of an environment that has the same name."""
+    """Return whether `tasks` is a list of tasks, not an environment's argument of the same name."""
     entries = env_kwargs.get(TASKS)
     return isinstance(entries, (list, tuple)) and any(
         isinstance(task, Mapping) and "env_id" in task for task in entries
@@ -85,7 +85,7 @@ def tasks_of(config: TrainConfig) -> tuple[Task, ...]:
 
 
 def choose_task(tasks: Sequence[Task], name: str | None) -> Task:
-    """Return the task called `name`, or the only one there is."""
+    """Return the task called `name`, or the only one."""
     known = ", ".join(task.name for task in tasks)
     if name is None:
         if len(tasks) > 1:
@@ -99,13 +99,13 @@ def choose_task(tasks: Sequence[Task], name: str | None) -> Task:
 
 
 def check_suite(env_kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return `env_kwargs` of a suite as plain data, and every problem found."""
+    """Return `env_kwargs` of a suite as plain data, and all problems found."""
     _, problems = read_tasks(env_kwargs)
     return plain(env_kwargs), problems
 
 
 def read_tasks(env_kwargs: Mapping[str, Any]) -> tuple[list[Task], list[Problem]]:
-    """Return the tasks that are sound, and every problem found."""
+    """Return the valid tasks, and all problems found."""
     shared = {key: value for key, value in env_kwargs.items() if key != TASKS}
     problems = [
         Problem(("env_kwargs", str(key)), "is no wrapper that all tasks could share; write it into a task")
@@ -122,7 +122,7 @@ def read_tasks(env_kwargs: Mapping[str, Any]) -> tuple[list[Task], list[Problem]
         if task is not None:
             found += _repetition(task, tasks, path)
             tasks.append(task)
-        problems += [problem for problem in found if problem not in problems]  # a shared key is wrong once
+        problems += [problem for problem in found if problem not in problems]  # report a wrong shared key once
     return tasks, problems
 
 
@@ -158,7 +158,7 @@ def _read_task(entry: Any, shared: Mapping[str, Any], path: KeyPath) -> tuple[Ta
 
 
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task's keys over the shared ones, which its own also replace inside the blocks of single modes."""
+    """Return the shared keys overridden by a task's own, also inside the blocks of single modes."""
     merged = {**shared, **own}
     for mode in MODES:
         if isinstance(shared.get(mode), Mapping):
@@ -169,7 +169,7 @@ def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _where_written(problem: Problem, own: Mapping[str, Any], path: KeyPath) -> Problem:
-    """Return the problem of a task's merged keys at the place of the key, which may be beside the list of tasks."""
+    """Return a problem of a task's merged keys with the path of the key where it was written."""
     keys = problem.path[len(path) :]
     block = own.get(keys[0])
     from_shared_block = keys[0] in MODES and len(keys) > 1 and isinstance(block, Mapping) and keys[1] not in block
@@ -179,7 +179,7 @@ def _where_written(problem: Problem, own: Mapping[str, Any], path: KeyPath) -> P
 
 
 def _repetition(task: Task, earlier: Sequence[Task], path: KeyPath) -> list[Problem]:
-    """Return the problem of a task that is listed already, under its own name or another."""
+    """Return the problem of a task that is listed before, under the same or another name."""
     for other in earlier:
         same = other.env_id == task.env_id and _settings(other) == _settings(task)
         if other.name == task.name:
@@ -192,5 +192,5 @@ def _repetition(task: Task, earlier: Sequence[Task], path: KeyPath) -> list[Prob
 
 
 def _settings(task: Task) -> list[EnvParams]:
-    """Return how a task is played, with defaults filled in."""
+    """Return the environment settings of a task, with defaults filled in."""
     return [env_params(task.env_kwargs, mode) for mode in MODES]

@@ -285,8 +285,12 @@ def allocate(networks: compiled.Networks) -> compiled.Memory:
     per_row = max(map(trace_size, sizes))
     chunk = min(max(_CHUNK_NUMBERS // per_row // LANES * LANES, LANES), 512)
     region = chunk * max(width + -width % LANES for network in sizes for width in network)
+    values, mean, square, gradient = (np.zeros(networks.size, np.float32) for _ in range(4))
     return compiled.Memory(
-        *(np.zeros(networks.size, np.float32) for _ in range(4)),
+        values,
+        mean,
+        square,
+        gradient,
         transposed=np.zeros(int(networks.transposed_ends[-1]) + LANES, np.float32),
         trace=np.zeros(chunk * per_row, np.float32),
         grad=np.zeros(LANES + 2 * region, np.float32),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from rl_training.models.layers import StackedMLP, parameter_pairs
 
-ACTIVATIONS = {torch.tanh: 0, torch.relu: 1}  # by the numbers of `kernels.compiled.perceptrons`
+# The numbers of `kernels.compiled.perceptrons`.
+ACTIVATIONS: dict[Callable[[Tensor], Tensor], int] = {torch.tanh: 0, torch.relu: 1}
 
 Place = tuple[int, int, int, int]
 """Index of a weight, how far the weights of two inputs and of two outputs lie apart, and the index of the bias."""

@@ -30,7 +30,9 @@ def attach_model(algorithm: MuZero, name: str, values: Tensor, kernel: str) -> N
     network = requires.exact(model.network, PlanningNetwork)
     requires.exact(network.dynamics, Block)
     compiled = compiled_model(model, Watch(values, network).changed)
-    setattr(algorithm, name, CheckedModel(compiled, model, kernel, passed=partial(setattr, algorithm, name, compiled)))
+    use_compiled = partial(setattr, algorithm, name, compiled)
+    checked = CheckedModel(compiled, model, kernel, compile_copy=compiled_model, passed=use_compiled)
+    setattr(algorithm, name, checked)
 
 
 def compiled_model(model: NetworkModel, changed: Callable[[], bool] = lambda: False) -> MLPModel:

@@ -32,14 +32,14 @@ class Simulator:
 
     def __init__(self, algorithm: ScaleZero, kernel: str) -> None:
         self.kernel = kernel
-        discount = algorithm.params.discount
+        self.discount = algorithm.params.discount
         flat = {"network": algorithm.optimizer.values, "target_network": algorithm.target_values}
         self.transformers = {}
         for name, values in flat.items():
             network = requires.exact(getattr(algorithm, name), ScaleZeroNetwork)
             _check_parts(network)
             watch = Watch(values, network, lambda: algorithm.stage)
-            self.transformers[network] = compiled_transformer(network, discount, watch.changed)
+            self.transformers[network] = compiled_transformer(network, self.discount, watch.changed)
         self._checked: set[ScaleZeroNetwork] = set()
 
     def __call__(self, model: ScaleZeroModel) -> Searchable:
@@ -47,7 +47,12 @@ class Simulator:
         compiled = TransformerModel(self.transformers[model.network], model.tasks, model.encode)
         if model.network in self._checked:
             return compiled
-        return CheckedModel(compiled, model, self.kernel, passed=partial(self._checked.add, model.network))
+        passed = partial(self._checked.add, model.network)
+        return CheckedModel(compiled, model, self.kernel, compile_copy=self._compile_copy, passed=passed)
+
+    def _compile_copy(self, model: ScaleZeroModel) -> TransformerModel:
+        transformer = compiled_transformer(model.network, self.discount)
+        return TransformerModel(transformer, model.tasks, model.encode)
 
 
 def _check_parts(network: ScaleZeroNetwork) -> None:

@@ -15,12 +15,12 @@ from rl_training.models.encoders import Encoder, has_weights
 from rl_training.models.heads import make_action_head
 from rl_training.models.layers import StackedMLP, linear
 
-ACTOR = 0  # the first of the two stacks; the second is the critic's
+ACTOR = 0  # index of the actor's stack; the critic's is the second
 DEFAULT_HIDDEN_SIZES = (64, 64)
 
 
 class ActorCritic(nn.Module):
-    """A shared encoder, two hidden stacks evaluated as one, an action head and a value head."""
+    """A shared encoder, one stack with the hidden layers of actor and critic, an action head and a value head."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ActorCritic(nn.Module):
         use_sde: bool = False,
         generator: torch.Generator,
     ) -> None:
-        """`hidden_sizes` None takes the default widths after an encoder without weights, none after one with."""
+        """`hidden_sizes` None: the default widths after an encoder without weights, none after one with weights."""
         super().__init__()
         self.encoder = encoder
         if hidden_sizes is None:
@@ -64,10 +64,10 @@ class ActorCritic(nn.Module):
         return self.stacks.one(ACTOR, self.encoder(observation))
 
     def policy(self, observation: Observation, mask: Tensor | None) -> Distribution:
-        """Return the policy alone."""
+        """Return the policy without the values."""
         distribution: Distribution = self.head(self.policy_latent(observation), mask)
         return distribution
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return actions [B, ...] in the form the environment takes."""
+        """Return actions [B, ...] in the format of the environment's action space."""
         return self.head.env_action(action)

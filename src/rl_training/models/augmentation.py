@@ -1,4 +1,4 @@
-"""Random changes of images that do not change what they mean."""
+"""Random image augmentation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rl_training.data.observations import Observation
 from rl_training.models.encoders import LARGE_IMAGE, DictEncoder, Encoder, ImageEncoder
 
 SHIFT = 4  # pixels, as in Kostrikov et al. 2021 (arXiv 2004.13649)
-SMALL_SHIFT = 1  # of images where four pixels would push out what matters
+SMALL_SHIFT = 1  # for small images, where four pixels would be too much
 
 
 def shift_observation(encoder: Encoder, observation: Observation, generator: torch.Generator) -> Observation:
-    """Shift the images among an encoder's observations; what is no image stays as it is."""
+    """Shift the images among an encoder's observations; other observations stay as they are."""
     if isinstance(observation, dict):
         assert isinstance(encoder, DictEncoder)
         parts = zip(encoder.keys, encoder.encoders, strict=True)

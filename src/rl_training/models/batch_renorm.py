@@ -1,4 +1,4 @@
-"""Networks whose layers see batch-renormalised inputs (Ioffe 2017, arXiv 1702.03275), as CrossQ needs them."""
+"""Networks with batch renormalisation (Ioffe 2017, arXiv 1702.03275), as CrossQ uses it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from torch import Tensor, nn
 
 from rl_training.models.layers import StackedMLP, parameter_pairs
 
-# Of CrossQ's published code.
+# The constants of CrossQ's published code.
 EPSILON = 1e-3  # added to variances
-RATE = 0.01  # how far the running statistics move at a training pass
-MAX_RATIO, MAX_OFFSET = 3.0, 5.0  # how far a batch may seem to differ from the running statistics
+RATE = 0.01  # step of the running statistics per training pass
+MAX_RATIO, MAX_OFFSET = 3.0, 5.0  # bounds of the correction from batch statistics to running statistics
 
 
 class BatchRenorm(nn.Module):
     """Normalises each feature of `count` stacked networks, then scales and shifts it.
 
-    In training mode by the statistics of the batch, which gradients pass through, corrected so that the outcome is that
-    of the running statistics as long as the two do not lie too far apart. The first `warmup` passes go without the
-    correction, which is plain batch normalisation. In evaluation mode by the running statistics, which stay as
-    they are.
+    In training mode, it normalises by the statistics of the batch, through which gradients flow, and corrects the
+    result to that of the running statistics, within bounds. The first `warmup` passes skip the correction, which is
+    plain batch normalisation. In evaluation mode, it normalises by the running statistics and does not change them.
     """
 
     def __init__(self, count: int, width: int, *, warmup: int) -> None:
@@ -39,17 +38,17 @@ class BatchRenorm(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Map [count, B, width] to the same shape."""
         if not self.training:
-            slope = self.scale * (self.var + EPSILON).rsqrt()
-            return torch.addcmul(self.shift - self.mean * slope, inputs, slope)
+            weight = self.scale * (self.var + EPSILON).rsqrt()
+            return torch.addcmul(self.shift - self.mean * weight, inputs, weight)
         var, mean = torch.var_mean(inputs, dim=1, correction=0, keepdim=True)
         ratio, offset = self._correction(mean.detach(), var.detach())
         self._follow(mean.detach(), var.detach())
-        # (inputs - mean) / std * ratio + offset, scaled and shifted, with one operation of the inputs' size.
-        slope = self.scale * ratio * (var + EPSILON).rsqrt()
-        return torch.addcmul(self.shift + self.scale * offset - mean * slope, inputs, slope)
+        # ((inputs - mean) / std * ratio + offset) * scale + shift, with one operation of the inputs' size.
+        weight = self.scale * ratio * (var + EPSILON).rsqrt()
+        return torch.addcmul(self.shift + self.scale * offset - mean * weight, inputs, weight)
 
     def _correction(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factor and the offset that lead from the batch's statistics to the running ones."""
+        """Return the factor and the offset that correct batch statistics to the running statistics."""
         warm = self.passes >= self.warmup
         max_ratio, max_offset = torch.where(warm, MAX_RATIO, 1.0), torch.where(warm, MAX_OFFSET, 0.0)
         running_std = (self.var + EPSILON).sqrt()
@@ -63,12 +62,12 @@ class BatchRenorm(nn.Module):
 
 
 class RenormalizedMLP(StackedMLP):
-    """Stacked perceptrons whose inputs and hidden layers are batch-renormalised."""
+    """Stacked perceptrons with batch renormalisation of inputs and hidden layers."""
 
     def __init__(
         self, count: int, inputs: int, hidden_sizes: tuple[int, ...], *arguments: Any, warmup: int, **settings: Any
     ) -> None:
-        """Take what stacked perceptrons take, and the training passes before running statistics count."""
+        """Takes the arguments of `StackedMLP`, and the number of training passes before running statistics are used."""
         super().__init__(count, inputs, hidden_sizes, *arguments, **settings)
         self.norms = nn.ModuleList(BatchRenorm(count, width, warmup=warmup) for width in (inputs, *hidden_sizes))
 
@@ -80,7 +79,7 @@ class RenormalizedMLP(StackedMLP):
             hidden = torch.baddbmm(bias, next(norms)(hidden), weight)
             if layer < self.activated:
                 hidden = self.activation(hidden)
-        for norm in norms:  # without an output layer the last hidden one is still to be normalised
+        for norm in norms:  # without an output layer, the last hidden layer still has to be normalised
             hidden = norm(hidden)
         return hidden
 

@@ -1,4 +1,4 @@
-"""Actors and critics for bounded continuous actions, which are [-1, 1] inside. B is the batch size."""
+"""Actors and critics for bounded continuous actions, which are scaled to [-1, 1]. B is the batch size."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.heads import LOG_STD_RANGE
 from rl_training.models.layers import StackedMLP, linear
 
-SDE_MEAN_LIMIT = 2.0  # beyond it tanh is flat, and the noise could not bring the mean back
+SDE_MEAN_LIMIT = 2.0  # tanh saturates beyond it, and the noise could not bring the mean back
 
 
-LARGEST_WHOLE = 2.0**24  # float32 has no integer of its own for each number above
+LARGEST_WHOLE = 2.0**24  # float32 cannot represent every integer above
 
 
 class ActionScale:
-    """Between actions in [-1, 1] and the environment's bounds, which both belong to the actions."""
+    """Converts actions between [-1, 1] and the environment's bounds, both inclusive."""
 
     def __init__(self, space: Space[Any]) -> None:
         assert isinstance(space, spaces.Box)
@@ -45,8 +45,8 @@ class ActionScale:
             self.low, self.high = space.low.astype(np.float64), space.high.astype(np.float64)
             if max(abs(self.low).max(initial=0.0), abs(self.high).max(initial=0.0)) > LARGEST_WHOLE:
                 raise ConfigError(
-                    f"env_id: the integer actions of this environment reach beyond {LARGEST_WHOLE:.0f}, which no "
-                    "network can tell apart; give its Box narrower bounds, or float32"
+                    f"env_id: the integer actions of this environment reach beyond {LARGEST_WHOLE:.0f}, which a "
+                    "network cannot distinguish; give its Box narrower bounds, or float32"
                 )
 
     def random(self, count: int, generator: torch.Generator) -> Tensor:
@@ -54,10 +54,10 @@ class ActionScale:
         return torch.rand((count, self.size), generator=generator, device=generator.device) * 2 - 1
 
     def to_env(self, action: Tensor) -> np.ndarray:
-        """Return actions [B, *shape] of the environment for [B, size] in [-1, 1]."""
+        """Return environment actions [B, *shape] for actions [B, size] in [-1, 1]."""
         shaped = action.cpu().numpy().reshape(-1, *self.shape)
         if self.whole:
-            # Each integer has an equal part of [-1, 1]: rounded, the bounds would be half as likely as the others.
+            # Each integer gets an equal part of [-1, 1]: rounding would make the bounds half as likely as the others.
             parts = np.floor(0.5 * (shaped + 1.0) * (self.high - self.low + 1.0))
             return np.clip(self.low + parts, self.low, self.high).astype(self.dtype)
         stretched = self.low + 0.5 * (shaped + 1.0) * (self.high - self.low)
@@ -79,7 +79,7 @@ class SquashedActor(nn.Module):
         generator: torch.Generator,
         renorm_warmup: int | None = None,
     ) -> None:
-        """With `renorm_warmup`, training passes to warm up, the layers are batch-renormalised."""
+        """`renorm_warmup` adds batch renormalisation with so many training passes of warmup."""
         super().__init__()
         self.size = size
         self.encoder = encoder
@@ -105,7 +105,7 @@ class SquashedActor(nn.Module):
         return functional.hardtanh(self.mean(latent), -SDE_MEAN_LIMIT, SDE_MEAN_LIMIT)
 
     def sample(self, observation: Observation, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions [B, size] made from standard normal noise, and their log-probabilities [B]."""
+        """Return actions [B, size] computed from standard normal noise, and their log-probabilities [B]."""
         mean, log_std = self(observation)
         raw = mean + log_std.exp() * noise
         return torch.tanh(raw), squashed_log_prob(raw, noise, log_std)
@@ -168,7 +168,7 @@ class DeterministicActor(nn.Module):
 
 
 class StackedCritic(nn.Module):
-    """Several critics of state and action, evaluated as one."""
+    """Several critics of state and action, evaluated together."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class StackedCritic(nn.Module):
         generator: torch.Generator,
         renorm_warmup: int | None = None,
     ) -> None:
-        """With `renorm_warmup`, training passes to warm up, the layers are batch-renormalised."""
+        """`renorm_warmup` adds batch renormalisation with so many training passes of warmup."""
         super().__init__()
         self.outputs = outputs
         self.encoder = encoder

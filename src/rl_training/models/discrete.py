@@ -1,4 +1,4 @@
-"""Discrete actions, which are 0 to n - 1 inside. B is the batch size."""
+"""Discrete actions, numbered 0 to n - 1 inside the networks. B is the batch size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class DiscreteActions:
-    """Between choices counted from 0 and the environment's."""
+    """Converts actions between the networks' numbering from 0 and the environment's."""
 
     def __init__(self, space: Space[Any]) -> None:
         assert isinstance(space, spaces.Discrete)
@@ -24,5 +24,5 @@ class DiscreteActions:
         return (score if mask is None else score.masked_fill(~mask, -1.0)).argmax(dim=1)
 
     def to_env(self, action: Tensor) -> np.ndarray:
-        """Return the actions [B] counted from the space's start."""
+        """Return the actions [B] as the environment numbers them, from the space's `start`."""
         return action.cpu().numpy() + self.start

@@ -14,7 +14,7 @@ ILLEGAL = -1e8  # logit of a masked action: its probability is exactly 0 in sing
 
 
 class Distribution(Protocol):
-    """What a policy needs of the distribution over its actions."""
+    """The methods that a policy needs from its action distribution."""
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """Draw actions [B, ...]."""
@@ -30,18 +30,18 @@ class Distribution(Protocol):
 
 
 def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Give illegal actions, where the mask is False, no probability."""
+    """Set the logits of illegal actions, where the mask is False, so low that their probability is 0."""
     return logits if mask is None else logits.masked_fill(~mask, ILLEGAL)
 
 
 class Categorical:
-    """One choice among n, from logits [B, n]."""
+    """One choice among n, given logits [B, n]."""
 
     def __init__(self, logits: Tensor) -> None:
         self.log_probs = functional.log_softmax(logits, dim=-1)
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """Draw by the exponential race: argmax of p / Exp(1) has the distribution p."""
+        """Sample by the exponential race: argmax of p / Exp(1) has the distribution p."""
         probs = self.log_probs.exp()
         race = torch.empty_like(probs).exponential_(generator=generator)
         return (probs / race).argmax(dim=-1)
@@ -60,7 +60,7 @@ class Categorical:
 
 
 class MultiCategorical:
-    """Several independent choices, from the parts of concatenated logits [B, sum(n)]."""
+    """Several independent choices, given concatenated logits [B, sum(n)]."""
 
     def __init__(self, logits: Tensor, choices: tuple[int, ...]) -> None:
         self.parts = [Categorical(part) for part in logits.split(choices, dim=-1)]
@@ -83,22 +83,22 @@ class MultiCategorical:
 
 
 class Bernoulli:
-    """Independent switches, from logits [B, switches]."""
+    """Independent binary variables, given logits [B, bits]."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """Draw switches [B, switches] as bytes."""
+        """Sample bits [B, bits] as bytes."""
         uniform = torch.empty_like(self.logits).uniform_(generator=generator)
         return (uniform < torch.sigmoid(self.logits)).to(torch.int8)
 
     def mode(self) -> Tensor:
-        """Return the most likely switches [B, switches] as bytes."""
+        """Return the most likely bits [B, bits] as bytes."""
         return (self.logits > 0).to(torch.int8)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log probabilities [B] of switches [B, switches]."""
+        """Return the log probabilities [B] of bits [B, bits]."""
         losses = functional.binary_cross_entropy_with_logits(
             self.logits, action.to(self.logits.dtype), reduction="none"
         )
@@ -111,7 +111,7 @@ class Bernoulli:
 
 
 class DiagonalGaussian:
-    """Independent normal variables, from mean [B, d] and log standard deviation [B, d] or [d]."""
+    """Independent normal variables, given mean [B, d] and log standard deviation [B, d] or [d]."""
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         self.mean = mean

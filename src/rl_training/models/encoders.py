@@ -16,13 +16,13 @@ from rl_training.models.layers import convolution, linear
 IMAGE_FEATURES = 512
 IMAGE_FEATURES_IN_DICT = 256
 SMALL_IMAGE_FEATURES = 128
-LARGE_IMAGE = 36  # pixels of the smaller side: what the convolutions of large images need
+LARGE_IMAGE = 36  # smallest side in pixels for which the large-image convolutions are used
 _LARGE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, kernel, stride
 _SMALL_LAYERS = ((16, 3, 1),)
 
 
 class VectorEncoder(nn.Module):
-    """Flattens numbers; one-hot for discrete observations. Has no weights."""
+    """Flattens numeric observations and one-hot encodes discrete ones; it has no weights."""
 
     def __init__(self, space: Space[Any]) -> None:
         super().__init__()
@@ -51,8 +51,8 @@ class VectorEncoder(nn.Module):
 class ImageEncoder(nn.Module):
     """Convolutions over images with channels first, last or absent.
 
-    Large images take the network of Mnih et al. 2015 (Nature 518), small ones that of Young & Tian 2019 (arXiv
-    1903.03176), whose filters see every pixel: one layer of 16, then 128 features.
+    Large images use the network of Mnih et al. 2015 (Nature 518), small ones that of Young & Tian 2019 (arXiv
+    1903.03176) with stride 1: one layer of 16 filters, then 128 features.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ImageEncoder(nn.Module):
         return image.flatten(1)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Return features [B, width] of images of bytes, which are scaled to 1, or of booleans."""
+        """Return features [B, width] of images of bytes, which are divided by 255, or of booleans."""
         image = observation.unsqueeze(1) if self.add_channel else observation
         if self.channels_last:
             image = image.permute(0, 3, 1, 2)
@@ -98,7 +98,7 @@ class ImageEncoder(nn.Module):
 
 
 class DictEncoder(nn.Module):
-    """Encodes every entry of a flat Dict on its own and joins the features in the order of the space."""
+    """Encodes every entry of a flat Dict separately and concatenates the features in the order of the space."""
 
     def __init__(self, space: spaces.Dict, *, orthogonal: bool, generator: torch.Generator) -> None:
         super().__init__()
@@ -145,5 +145,5 @@ class EncoderFactory(Protocol):
 
 
 def has_weights(encoder: nn.Module) -> bool:
-    """Whether the encoder learns features of its own."""
+    """Return whether the encoder has trainable weights."""
     return any(True for _ in encoder.parameters())

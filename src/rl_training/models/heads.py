@@ -1,4 +1,4 @@
-"""Action heads: from a policy's last hidden layer to a distribution, and from its actions to the environment's."""
+"""Action heads: map a policy's last hidden layer to a distribution, and its actions to those of the environment."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rl_training.models.distributions import (
 from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.layers import linear
 
-POLICY_GAIN = 0.01  # a near-uniform first policy explores best (Andrychowicz et al. 2021, arXiv 2006.05990)
+POLICY_GAIN = 0.01  # a near-uniform initial policy explores best (Andrychowicz et al. 2021, arXiv 2006.05990)
 LOG_STD_RANGE = (-20.0, 2.0)
 
 
 class ActionHead(nn.Module):
-    """Base of the heads: a linear layer on the policy's latent."""
+    """Base class of the heads: a linear layer on the policy's latent."""
 
     def __init__(
         self, space: Space[Any], latent: int, outputs: int, *, orthogonal: bool, generator: torch.Generator
@@ -41,10 +41,10 @@ class ActionHead(nn.Module):
 
     def distribution(self, output: Tensor, mask: Tensor | None) -> Any:
         """Return the distribution for outputs of the layer."""
-        raise TypeError(f"{type(self).__name__} has no distribution of its layer's output alone")
+        raise TypeError(f"{type(self).__name__} needs the latent, not only its layer's output, for a distribution")
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the actions [B, ...] in the form the environment takes."""
+        """Return the actions [B, ...] in the format of the environment's action space."""
         return action.cpu().numpy()
 
 
@@ -56,11 +56,11 @@ class CategoricalHead(ActionHead):
         self.start = int(space.start)
 
     def distribution(self, output: Tensor, mask: Tensor | None) -> Categorical:
-        """Return the choice among the legal actions."""
+        """Return the distribution over the legal actions."""
         return Categorical(mask_logits(output, mask))
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the actions counted from the space's start."""
+        """Return the actions as the environment numbers them, from the space's `start`."""
         return action.cpu().numpy() + self.start if self.start else action.cpu().numpy()
 
 
@@ -74,33 +74,33 @@ class MultiCategoricalHead(ActionHead):
         super().__init__(space, latent, sum(self.choices), orthogonal=orthogonal, generator=generator)
 
     def distribution(self, output: Tensor, mask: Tensor | None) -> MultiCategorical:
-        """Return the independent choices among the legal values."""
+        """Return the independent distributions over the legal values."""
         return MultiCategorical(mask_logits(output, mask), self.choices)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the choices in the space's shape, counted from its start."""
+        """Return the choices in the space's shape, numbered from its `start`."""
         assert isinstance(self.space, spaces.MultiDiscrete)
         shaped = action.cpu().numpy().reshape(-1, *self.space.nvec.shape)
         return (shaped + self.space.start).astype(self.space.dtype)
 
 
 class BernoulliHead(ActionHead):
-    """MultiBinary actions; a mask switches illegal bits off."""
+    """MultiBinary actions; bits that the mask marks as illegal are 0."""
 
     def __init__(self, space: spaces.MultiBinary, latent: int, *, orthogonal: bool, generator: torch.Generator) -> None:
         super().__init__(space, latent, int(np.prod(space.shape)), orthogonal=orthogonal, generator=generator)
 
     def distribution(self, output: Tensor, mask: Tensor | None) -> Bernoulli:
-        """Return the independent switches."""
+        """Return the independent binary variables."""
         return Bernoulli(mask_logits(output, mask))
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the switches in the space's shape."""
+        """Return the bits in the space's shape."""
         return action.cpu().numpy().reshape(-1, *(self.space.shape or ()))
 
 
 class BoxHead(ActionHead):
-    """Common to the continuous heads: actions are unbounded inside and clipped to the space outside."""
+    """Base class of the continuous heads: actions are unbounded, and clipped to the space for the environment."""
 
     def __init__(
         self,
@@ -115,10 +115,10 @@ class BoxHead(ActionHead):
         super().__init__(space, latent, outputs_per_action * self.size, orthogonal=orthogonal, generator=generator)
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return the actions clipped to the space's bounds and in its shape; integers are the nearest ones."""
+        """Return the actions clipped to the space's bounds, in its shape; integer actions are rounded."""
         assert isinstance(self.space, spaces.Box)
         shaped = action.cpu().numpy().reshape(-1, *self.space.shape)
-        if self.space.dtype.kind in "iub":  # a cast would cut the fraction off, and hardly ever give the highest
+        if self.space.dtype.kind in "iub":  # a cast would truncate, and hardly ever give the highest value
             shaped = np.rint(shaped)
         return np.clip(shaped, self.space.low, self.space.high).astype(self.space.dtype, copy=False)
 
@@ -184,7 +184,7 @@ class StateDependentNoiseHead(BoxHead):
         self.log_std = nn.Parameter(torch.full((latent, self.size), log_std_init))
 
     def forward(self, latent: Tensor, mask: Tensor | None) -> Distribution:
-        """Return the marginal normal variables."""
+        """Return the marginal normal distributions."""
         return DiagonalGaussian(self.linear(latent), marginal_log_std(latent, self.log_std))
 
     def explore(self, latent: Tensor, matrices: Tensor) -> Tensor:

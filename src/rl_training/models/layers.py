@@ -1,4 +1,4 @@
-"""Layers whose initial weights come from a given generator, never from the global one."""
+"""Layers whose initial weights are drawn from a given generator, never from the global one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @contextlib.contextmanager
 def global_draws_from(generator: torch.Generator) -> Iterator[None]:
-    """Let `generator` decide what is drawn from torch's global generator here, and put the global one back.
+    """Seed torch's global generator from `generator` for the duration of the context, then restore it.
 
-    The seed is drawn from a copy: what draws from `generator` itself gets the same numbers as without this.
+    The seed is drawn from a copy, so that `generator` itself gives the same numbers as without this context.
     """
     private = torch.Generator(generator.device)
     private.set_state(generator.get_state())
@@ -36,7 +36,7 @@ def global_draws_from(generator: torch.Generator) -> Iterator[None]:
 def initialize(weight: Tensor, bias: Tensor, *, orthogonal: bool, gain: float, generator: torch.Generator) -> None:
     """Fill a layer's weight [out, ...] and bias [out] in place.
 
-    Orthogonal with zero bias, or uniform within 1/sqrt(fan_in), torch's default for linear and convolution layers.
+    Orthogonal with zero bias, or uniform within 1/sqrt(fan_in), the default of torch for linear and convolution layers.
     """
     with torch.no_grad():
         if orthogonal:
@@ -49,7 +49,7 @@ def initialize(weight: Tensor, bias: Tensor, *, orthogonal: bool, gain: float, g
 
 
 def parameter_pairs(module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return weight and bias of each layer that a module registered itself, without the cost of containers."""
+    """Return weight and bias of each layer whose parameters a module registered itself."""
     parameters = iter(module._parameters.values())
     return zip(parameters, parameters, strict=True)  # type: ignore[arg-type]
 
@@ -58,7 +58,7 @@ def linear(
     inputs: int, outputs: int, *, orthogonal: bool, gain: float = math.sqrt(2), generator: torch.Generator
 ) -> nn.Linear:
     """Return an initialised linear layer."""
-    with torch.random.fork_rng(devices=[]):  # torch's own initialisation, replaced below, leaves no trace
+    with torch.random.fork_rng(devices=[]):  # torch's own initialisation must not advance the global generator
         layer = nn.Linear(inputs, outputs)
     initialize(layer.weight, layer.bias, orthogonal=orthogonal, gain=gain, generator=generator)
     return layer
@@ -85,7 +85,7 @@ def convolution(
 class MLP(nn.Module):
     """Linear layers with an activation between them.
 
-    The parameters are its own, without a module per layer: looking those up costs more than a small product.
+    The parameters belong to this module itself: submodule lookups cost more than a small matrix product.
     """
 
     def __init__(self, sizes: tuple[int, ...], activation: str, *, generator: torch.Generator) -> None:
@@ -112,8 +112,8 @@ class MLP(nn.Module):
 class StackedMLP(nn.Module):
     """`count` multi-layer perceptrons of one shape, evaluated together by batched products.
 
-    Small networks are bound by the number of operations, not by their arithmetic: two networks in one
-    product cost little more than one.
+    The cost of small networks is the number of operations, not the arithmetic: two networks in one product cost
+    little more than one.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class StackedMLP(nn.Module):
                     gain=math.sqrt(2),
                     generator=generator,
                 )
-            # [count, in, out] and [count, 1, out], as batched products take them
+            # [count, in, out] and [count, 1, out], the shapes of batched products
             self.register_parameter(f"weight_{layer}", nn.Parameter(weight.transpose(1, 2).contiguous()))
             self.register_parameter(f"bias_{layer}", nn.Parameter(bias.unsqueeze(1)))
             inputs = width

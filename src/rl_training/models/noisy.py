@@ -14,7 +14,7 @@ INITIAL_SIGMA = 0.5
 
 
 class NoisyLinear(nn.Module):
-    """Factorised Gaussian noise; the layer is deterministic where it is told not to use it."""
+    """A linear layer with factorised Gaussian noise, which can be switched off per call."""
 
     noise_in: Tensor
     noise_out: Tensor
@@ -31,7 +31,7 @@ class NoisyLinear(nn.Module):
 
     @torch.no_grad()
     def resample(self, generator: torch.Generator) -> None:
-        """Draw fresh noise, which stays until the next call."""
+        """Draw new noise, which is used until the next call."""
         for noise in (self.noise_in, self.noise_out):
             noise.normal_(generator=generator)
             noise.copy_(noise.sign() * noise.abs().sqrt())

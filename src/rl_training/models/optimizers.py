@@ -11,15 +11,15 @@ from torch.optim.rmsprop import rmsprop
 
 ADAM_BETA1, ADAM_BETA2 = 0.9, 0.999
 RMSPROP_DECAY = 0.99
-# Statistics of weights whose gradient has vanished decay into subnormal numbers, with which processors calculate up to
-# twenty times slower. Below this they move no weight, with any epsilon in use; from here to there Adam's usual mean,
-# which keeps nine tenths per step, takes longer than from one sweep to the next.
+# Statistics of weights whose gradient has vanished decay into subnormal numbers, which make arithmetic up to twenty
+# times slower. Below this value they no longer change any weight. Adam's usual mean, which keeps nine tenths per step,
+# takes longer from here to the subnormal range than the interval between two calls of `_flush_subnormals`.
 NEGLIGIBLE = 1e-30
-STEPS_BETWEEN_SWEEPS = 128
+STEPS_BETWEEN_FLUSHES = 128
 
 
 def flatten_parameters(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Move parameters of one dtype and device into one buffer, of which they become views, and return it."""
+    """Move parameters of one dtype and device into one flat buffer, make them views of it, and return it."""
     owners = list(parameters)
     values = torch.cat([owner.detach().flatten() for owner in owners])
     for owner, part in zip(owners, values.split([owner.numel() for owner in owners]), strict=True):
@@ -28,21 +28,21 @@ def flatten_parameters(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 class FlatOptimizer:
-    """Steps all parameters of a model as one tensor.
+    """Updates all parameters of a model as one flat tensor.
 
-    Small networks are bound by the number of operations: clipping, stepping and zeroing one flat buffer costs a
-    fraction of doing so for every layer. The model's parameters become views of the buffer, their gradients views of
-    the buffer's gradient; element-wise rules such as Adam's do not see the difference. torch's kernels
-    are called because its optimizer classes spend more time on bookkeeping than on a small network's arithmetic.
+    The cost of small networks is the number of operations: clipping, stepping and zeroing one flat buffer costs a
+    fraction of doing so for every layer. The model's parameters become views of the buffer, and their gradients views
+    of the buffer's gradient; for element-wise rules such as Adam's this makes no difference. It calls torch's kernels
+    directly, because torch's optimizer classes spend more time on bookkeeping than on a small network's arithmetic.
     """
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], rule: str = "adam", *, eps: float = 1e-5, beta1: float = ADAM_BETA1
     ) -> None:
-        """Take over the parameters, which must be of one dtype and on their final device."""
+        """Make the parameters, which must be of one dtype and on their final device, views of one buffer."""
         self.rule = rule
         self.eps = eps
-        self.beta1 = beta1  # of Adam
+        self.beta1 = beta1  # Adam only
         owners = list(parameters)
         self.values = flatten_parameters(owners)
         self.gradient = torch.zeros_like(self.values)
@@ -53,36 +53,36 @@ class FlatOptimizer:
         self._places = {owner: slice(end - size, end) for owner, size, end in zip(owners, sizes, ends, strict=True)}
         moments = {"adam": ("exp_avg", "exp_avg_sq"), "rmsprop": ("square_avg",)}[rule]
         self.state = {name: torch.zeros_like(self.values) for name in moments}
-        # The fused kernel keeps its count beside the parameters, the plain one on the host.
+        # The fused kernel keeps its step count on the device of the parameters, the plain one on the host.
         count_device = self.values.device if rule == "adam" else torch.device("cpu")
         self.state["step"] = torch.zeros((), device=count_device)
-        self._steps = 0  # the same count, known without waiting for the device
+        self._steps = 0  # the same count, available without a device synchronisation
 
     def step(self, loss: Tensor, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
-        """Descend along the gradient of `loss` and return the gradient's norm before clipping."""
+        """Make one step along the gradient of `loss` and return the gradient's norm before clipping."""
         self.backward(loss)
         return self.descend(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
 
     def backward(self, loss: Tensor) -> None:
-        """Overwrite the gradient by that of `loss`."""
+        """Overwrite the stored gradient by that of `loss`."""
         self.gradient.zero_()
         loss.backward()
 
     @torch.no_grad()
     def descend(self, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
-        """Descend along the gradient as it is and return its norm before clipping."""
+        """Make one step along the stored gradient and return its norm before clipping."""
         norm = torch.linalg.vector_norm(self.gradient)
         if max_grad_norm is not None:
             self.gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         self._apply(learning_rate)
-        torch.autograd.graph.increment_version(self.values)  # which the fused kernel leaves out
+        torch.autograd.graph.increment_version(self.values)  # the fused kernel does not do this
         self._steps += 1
-        if self._steps % STEPS_BETWEEN_SWEEPS == 0:
-            self._sweep()
+        if self._steps % STEPS_BETWEEN_FLUSHES == 0:
+            self._flush_subnormals()
         return norm
 
     def count_steps(self, steps: int) -> None:
-        """Take note of steps that compiled code has taken with the same values and statistics."""
+        """Count steps that compiled code has taken with the same values and statistics."""
         self.state["step"].add_(steps)
         self._steps += steps
         torch.autograd.graph.increment_version(self.values)
@@ -92,7 +92,7 @@ class FlatOptimizer:
         """How many steps were taken."""
         return self._steps
 
-    def _sweep(self) -> None:
+    def _flush_subnormals(self) -> None:
         for statistics in self.state.values():
             if statistics.dim():
                 statistics.mul_(statistics.abs() >= NEGLIGIBLE)
@@ -134,7 +134,7 @@ class FlatOptimizer:
             )
 
     def restart(self, parameters: Iterable[nn.Parameter] | None = None) -> None:
-        """Forget all steps, or those of some parameters: one that gets no gradient from now on stays where it is."""
+        """Reset the running statistics, of all or of some parameters: without a new gradient, these no longer move."""
         if parameters is None:
             for tensor in self.state.values():
                 tensor.zero_()
@@ -142,15 +142,15 @@ class FlatOptimizer:
             return
         for place in [self._places[parameter] for parameter in parameters]:
             for tensor in self.state.values():
-                if tensor.dim():  # the count of steps is everybody's
+                if tensor.dim():  # the step count is shared by all parameters
                     tensor[place] = 0
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the running statistics; rates and epsilons come from the configuration."""
+        """Return the running statistics; learning rates and epsilons belong to the configuration."""
         return dict(self.state)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Put the running statistics back."""
+        """Restore the running statistics."""
         for name, tensor in self.state.items():
             tensor.copy_(state[name])
         self._steps = int(state["step"])

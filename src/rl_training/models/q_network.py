@@ -50,7 +50,7 @@ class QNetwork(nn.Module):
         return value + advantage - advantage.mean(dim=1, keepdim=True)
 
     def resample(self, generator: torch.Generator) -> None:
-        """Draw fresh noise for every noisy layer."""
+        """Draw new noise for every noisy layer."""
         for module in self.modules():
             if isinstance(module, NoisyLinear):
                 module.resample(generator)

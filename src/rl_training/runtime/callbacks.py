@@ -1,4 +1,4 @@
-"""Callbacks: watch a run, ask it to stop, keep state that is checkpointed with it."""
+"""Callbacks: observe a run, request a stop, keep state that is saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_training.errors import AxiomError, ConfigError
 
 
 class ReadOnlyMetrics(dict[str, Any]):
-    """A row of metrics that callbacks may read: what they have to say goes through `event.log`."""
+    """A row of metrics that callbacks may only read; `event.log` adds metrics."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise ReadOnlyError("event.metrics cannot be changed; event.log(name, value) adds a metric to the next row")
@@ -22,7 +22,7 @@ class ReadOnlyMetrics(dict[str, Any]):
 
 
 class ReadOnlyError(AxiomError, TypeError):
-    """A callback tried to change what it may only read."""
+    """A callback tried to change read-only data."""
 
 
 def _no_row(name: str, value: float) -> None:
@@ -31,21 +31,21 @@ def _no_row(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class TrainingEvent:
-    """What a callback is told."""
+    """The data that a callback receives."""
 
     run_dir: Path
     step: int
     total_timesteps: int
     update_count: int
     request_stop: Callable[[str], None]
-    """Ask the run to end after this step; the argument is the reason."""
+    """Request the end of the run after this step; the argument is the reason."""
     metrics: Mapping[str, Any] = field(default_factory=ReadOnlyMetrics)
-    """The row that was just logged or the evaluation's metrics, to read; empty where nothing was logged."""
+    """The row that was just logged, or the evaluation's metrics, read-only; empty if nothing was logged."""
     checkpoint_path: Path | None = None
     status: str = "running"
     error: BaseException | None = None
     log: Callable[[str, float], None] = _no_row
-    """Add a metric to the next row, under a name that the package does not use; the latest value of a name counts."""
+    """Add a metric to the next row, under a name that the package does not use; the latest value of a name is used."""
 
     def __post_init__(self) -> None:
         """Make the metrics read-only."""
@@ -54,10 +54,10 @@ class TrainingEvent:
 
 
 class Callback:
-    """Base class: override what you need. State given by `state_dict` is saved with every checkpoint."""
+    """Base class: override the hooks you need. The state returned by `state_dict` is saved with every checkpoint."""
 
     def on_train_start(self, event: TrainingEvent) -> None:
-        """Training starts or goes on."""
+        """Training starts or continues."""
 
     def on_collect_end(self, event: TrainingEvent) -> None:
         """Experience was collected and is about to be learned from."""
@@ -66,7 +66,7 @@ class Callback:
         """The model was updated."""
 
     def on_eval_end(self, event: TrainingEvent) -> None:
-        """An evaluation was made."""
+        """An evaluation ended."""
 
     def on_checkpoint(self, event: TrainingEvent) -> None:
         """A checkpoint was written."""
@@ -82,28 +82,28 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put saved state back."""
+        """Restore saved state."""
 
 
 class CallbackList:
-    """Several callbacks called in order."""
+    """Several callbacks, called in order."""
 
     def __init__(self, callbacks: Iterable[Callback], *, named: Mapping[str, Callback] | None = None) -> None:
-        """`named` are those of the configuration by the keys that hold them; they are called first."""
+        """`named` are the callbacks of the configuration by their keys; they are called first."""
         self._by_key = dict(named or {})
         counts: Counter[str] = Counter()
-        for callback in callbacks:  # counted within a class, so that adding another kind disturbs none
+        for callback in callbacks:  # numbered within a class, so that adding another class changes no number
             name = type(callback).__name__
             counts[name] += 1
             self._by_key[f"{name}-{counts[name]}"] = callback
         self.callbacks = list(self._by_key.values())
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to call."""
+        """Return whether there are any callbacks."""
         return bool(self.callbacks)
 
     def call(self, hook: str, event: TrainingEvent) -> None:
-        """Call one hook of every callback; where some raise, the others are still told before the first error is."""
+        """Call one hook of every callback; errors do not keep the others from being called, and the first is raised."""
         errors: list[Exception] = []
         for callback in self.callbacks:
             try:
@@ -118,14 +118,14 @@ class CallbackList:
         return {key: state for key, callback in self._by_key.items() if (state := callback.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put state back; a callback that was not there when it was saved starts fresh."""
+        """Restore saved states; a callback without saved state starts fresh."""
         for key, callback in self._by_key.items():
             if key in state:
                 callback.load_state_dict(state[key])
 
 
 class EarlyStopping(Callback):
-    """Stop when a metric reaches its target or has not improved for a while."""
+    """Stops when a metric reaches its target or has not improved for some time."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class EarlyStopping(Callback):
         min_delta: float = 0.0,
         target: float | None = None,
     ) -> None:
-        """Watch `metric`; `patience` counts its reports without an improvement of more than `min_delta`."""
+        """Watch `metric`; `patience` is the number of reports without an improvement by more than `min_delta`."""
         if mode not in ("max", "min"):
             raise ConfigError(f"early_stopping.mode: must be max or min, got {mode!r}")
         if patience is None and target is None:
@@ -146,7 +146,7 @@ class EarlyStopping(Callback):
         self.patience = patience
         self.min_delta = min_delta
         self.target = target
-        self.best = -math.inf  # in the direction of improvement
+        self.best = -math.inf  # larger is better; negated for mode `min`
         self.reports_without_improvement = 0
 
     def on_update_end(self, event: TrainingEvent) -> None:
@@ -177,6 +177,6 @@ class EarlyStopping(Callback):
         return {"best": self.best, "reports_without_improvement": self.reports_without_improvement}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting."""
+        """Restore the best score and the count."""
         self.best = float(state["best"])
         self.reports_without_improvement = int(state["reports_without_improvement"])

@@ -1,14 +1,14 @@
-"""Collecting experience: the one place that decides what a truncation, a termination and a reset mean.
+"""Collection of experience: the only place that handles truncation, termination and reset.
 
-What is stored never crosses an episode: a truncated step bootstraps from its true final observation, a terminated
-one from nothing, and the observation after either belongs to the next episode.
+Stored data never crosses an episode: a truncated step bootstraps from its true final observation, a terminated one has
+no bootstrap, and the observation after either belongs to the next episode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,17 +24,31 @@ from rl_training.errors import EnvironmentFailure, NonFiniteError
 from rl_training.runtime.setup.streams import derive_seeds
 
 
+class Collector(Protocol):
+    """The methods that a session needs from a collector."""
+
+    @property
+    def steps_in_progress(self) -> int:
+        """Steps collected but not yet counted by `advance`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; `env` is None if the environments cannot be saved."""
+
+    def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
+        """Restore a saved state."""
+
+
 @dataclass
 class StepCount:
-    """Environment steps of a run, shared by everybody who takes some of them."""
+    """Environment steps of a run, shared by its collectors."""
 
     value: int = 0
 
 
 class EnvironmentDriver:
-    """The environments of a run and what they show at the moment.
+    """The environments of a run and their current observations.
 
-    What they show is finite and has the form of their space: the environments see to that, each by itself.
+    The environments guarantee that observations are finite and fit their space.
     """
 
     def __init__(self, env: VectorEnv, *, seed: int, device: torch.device) -> None:
@@ -46,12 +60,12 @@ class EnvironmentDriver:
         self._environment_lost = False
 
     def _shown(self) -> tuple[Observation, Tensor | None]:
-        """Return what the environments show, on the device."""
+        """Return the current observations and action masks on the device."""
         mask = None if self._mask is None else torch.as_tensor(self._mask, device=self.device)
         return to_tensor(self._scaled_observation(), self.device), mask
 
     def _scaled_observation(self) -> NumpyObservation:
-        """Return what the environments show, as the algorithm sees it."""
+        """Return the current observations, scaled as the algorithm needs them."""
         return self._observation
 
     def _step_env(self, action: np.ndarray) -> StepBatch:
@@ -66,7 +80,7 @@ class EnvironmentDriver:
         return step
 
     def _env_state(self) -> dict[str, Any]:
-        """Return the environments' part of the state; `env` is None where they cannot be saved."""
+        """Return the state of the environments; `env` is None if they cannot be saved."""
         return {
             "env": None if self._environment_lost else self.env.state_dict(),
             "observation": self._observation,
@@ -74,7 +88,7 @@ class EnvironmentDriver:
         }
 
     def _load_env_state(self, state: Mapping[str, Any], *, step: int) -> bool:
-        """Go on, and return True; or restart by seeds derived from `step` where they could not be saved."""
+        """Restore the environments and return True, or restart them with seeds derived from `step` and return False."""
         self.taken.value = step
         if state["env"] is not None:
             self._observation, self._mask = state["observation"], state["mask"]
@@ -86,7 +100,7 @@ class EnvironmentDriver:
 
 
 class RolloutCollector(EnvironmentDriver):
-    """Steps the environments and fills rollouts; can be saved at any step of one."""
+    """Steps the environments and fills rollouts; can be saved in the middle of a rollout."""
 
     def __init__(
         self,
@@ -116,7 +130,7 @@ class RolloutCollector(EnvironmentDriver):
         interrupted: Callable[[], bool] = lambda: False,
         on_step: Callable[[StepBatch], None] = lambda step: None,
     ) -> Rollout | None:
-        """Fill a rollout and return it, or None where `interrupted()` stops it; it goes on at the next call."""
+        """Fill a rollout and return it, or None if `interrupted()` became true; the next call continues it."""
         if self._storage is None or self._storage.full:
             self.actor.start_rollout()
             if self._storage is not None:
@@ -134,7 +148,7 @@ class RolloutCollector(EnvironmentDriver):
             self._storage = self._allocate(host_action)
         step = self._step_env(self.actor.env_action(action))
         self._storage.add(self._observation, host_action, self._mask, step.reward, step.terminated, step.truncated)
-        if step.final_obs is not step.obs:  # some episode ended
+        if step.final_obs is not step.obs:  # an episode ended
             rows = np.flatnonzero(step.truncated & ~step.terminated)
             if len(rows):
                 final = map_observation(lambda array: array[rows], step.final_obs)
@@ -149,12 +163,12 @@ class RolloutCollector(EnvironmentDriver):
         return self.actor.values(to_tensor(observation, self.device)).cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides what is collected next; `env` is None where it cannot be saved."""
+        """Return the complete state of collection; `env` is None if the environments cannot be saved."""
         rollout = self._storage.state_dict() if self._storage is not None and self.steps_in_progress else None
         return {**self._env_state(), "rollout": rollout}
 
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
-        """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
+        """Restore a saved state; environments that could not be saved restart with seeds derived from `step`."""
         rollout = state["rollout"]
         if rollout is not None:
             self._storage = self._allocate(rollout["action"][0])
@@ -163,7 +177,7 @@ class RolloutCollector(EnvironmentDriver):
             self._end_episodes(state["observation"])
 
     def _end_episodes(self, last_observation: NumpyObservation) -> None:
-        """Mark the last stored step as truncated, since the episodes it belongs to will not go on."""
+        """Mark the last stored step as truncated, since its episodes will not be continued."""
         if self._storage is None or not self.steps_in_progress:
             return
         last = self._storage.position - 1
@@ -176,9 +190,9 @@ AnyReplay = TypeVar("AnyReplay", bound=Replay)
 
 
 class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
-    """Steps the environments and hands every step to a replay."""
+    """Steps the environments and adds every step to a replay."""
 
-    steps_in_progress = 0  # every step is counted at once
+    steps_in_progress = 0  # steps are counted immediately
 
     def __init__(
         self,
@@ -194,11 +208,11 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
         self.replay.begin(self._observation, self._mask)
 
     def _scaled_observation(self) -> NumpyObservation:
-        # The replay takes steps as they are, so the environments do not scale them.
+        # The replay stores raw observations, so the environments do not scale them.
         return self.replay.normalizers.scale_observation(self._observation)
 
     def _take(self, action: np.ndarray, env_action: np.ndarray) -> StepBatch:
-        """Take actions [num_envs, ...], given as they are stored and as the environment takes them."""
+        """Take actions [num_envs, ...], given as stored and in the environment's format."""
         step = self._step_env(env_action)
         self.replay.add(
             action,
@@ -210,20 +224,20 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
             step.final_mask,
             step.action_mask,
         )
-        if step.final_obs is not step.obs:  # some episode ended
+        if step.final_obs is not step.obs:  # an episode ended
             self._end_episodes(step.terminated | step.truncated)
         self._observation, self._mask = step.obs, step.action_mask
         return step
 
     def _end_episodes(self, ended: np.ndarray) -> None:
-        """Hear where episodes ended or will not go on, [num_envs]."""
+        """Hook: the episodes where `ended` [num_envs] is true have ended or will not be continued."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides what is collected next; the replay's rows are saved apart."""
+        """Return the complete state of collection; the rows of the replay are saved separately."""
         return {**self._env_state(), "replay": self.replay.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
-        """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
+        """Restore a saved state; environments that could not be saved restart with seeds derived from `step`."""
         self.replay.load_state_dict(state["replay"])
         if not self._load_env_state(state, step=step):
             self._end_episodes(np.ones(self.env.num_envs, dtype=bool))
@@ -231,7 +245,7 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
 
 
 class ReplayCollector(ReplayDriver[Replay]):
-    """Acts as an algorithm says, or at random."""
+    """Acts with an algorithm, or at random."""
 
     def __init__(
         self,
@@ -253,7 +267,7 @@ class ReplayCollector(ReplayDriver[Replay]):
         self.actor.end_episodes(ended)
 
     def step(self, controls: Mapping[str, float], *, random: bool) -> StepBatch:
-        """Take one step in every environment, with random actions where asked."""
+        """Take one step in every environment, with random actions if `random` is true."""
         observation, mask = self._shown()
         if random:
             action = self.actor.random_actions(self.env.num_envs, mask, self.generator)

@@ -1,7 +1,7 @@
 """Scheduled scalars: the value of a control at a step, as a pure function of the configuration.
 
-A control is its fixed value `<key>`, shaped by `<key>_schedule` and faded in over `<key>_warmup_steps`.
-Callers pass the resolved value on; no configuration is ever changed.
+A control has a fixed value `<key>`, a schedule `<key>_schedule` and a warm-up over `<key>_warmup_steps`.
+Callers pass the resolved value on; the configuration never changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WHOLE_CONTROLS = ("num_simulations",)
 def schedule_value(
     schedule: str | Mapping[str, Any] | Schedule | None, *, step: float, horizon: float, value: float
 ) -> float:
-    """Return what `schedule` makes of the fixed `value` at `step` of a run of `horizon` environment steps."""
+    """Return the value at `step` of a run of `horizon` environment steps, given the schedule and the fixed `value`."""
     if schedule is None:
         return float(value)
     record = as_schedule(schedule)
@@ -62,11 +62,11 @@ class Control:
     warmup_steps: int
     horizon: int
     whole: bool = False
-    """Whether it counts something: an integer of at least 1, halves rounded up."""
+    """Whether it is an integer of at least 1, with halves rounded up."""
 
     @classmethod
     def of(cls, config: TrainConfig, key: str, *, default: float) -> Control:
-        """Return control `key` of a configuration; `default` stands in for a missing value."""
+        """Return control `key` of a configuration; `default` replaces a missing value."""
         settings = config.algo_kwargs
         value, schedule = settings.get(key), settings.get(f"{key}_schedule")
         return cls(
@@ -114,7 +114,7 @@ def resolve_temperature(config: TrainConfig, *, step: float, default: float) -> 
 
 
 def resolve_root_exploration_fraction(config: TrainConfig, *, step: float, default: float) -> float:
-    """Return the share of noise in the search root's prior at `step`."""
+    """Return the fraction of noise in the root's prior at `step`."""
     return resolve_control(config, "root_exploration_fraction", step=step, default=default)
 
 
@@ -144,7 +144,7 @@ def _faded(schedule: Schedule, *, start: float, step: float, horizon: float) -> 
         raise ConfigError(f"an exponential schedule needs a start and an end above 0, got {start} and {end}")
     else:
         faded = start * (end / start) ** progress
-    # Rounding must not carry a value past its ends: a clipping range of -1e-18 would be a fault.
+    # Rounding must not move a value past its ends: a clipping range of -1e-18 would be invalid.
     return min(max(faded, min(start, end)), max(start, end))
 
 
@@ -172,7 +172,7 @@ def _interpolated(schedule: Schedule, *, step: float, horizon: float) -> float:
 
 
 def _in_steps(positions: tuple[float, ...] | list[float], horizon: float) -> list[float]:
-    """Return positions in environment steps; where every one is <= 1 they are fractions of the horizon."""
+    """Return positions in environment steps; if all of them are <= 1 they are fractions of the horizon."""
     if all(position <= 1 for position in positions):
         return [position * horizon for position in positions]
     return [float(position) for position in positions]

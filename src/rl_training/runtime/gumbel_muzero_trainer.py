@@ -5,4 +5,4 @@ from __future__ import annotations
 from rl_training.runtime.planning import train_planning
 
 train_gumbel_muzero = train_planning
-"""Train Gumbel MuZero as configured, or go on from a checkpoint: takes `(config, *, callbacks, checkpoint)`."""
+"""Train Gumbel MuZero as configured, or continue from a checkpoint: takes `(config, *, callbacks, checkpoint)`."""

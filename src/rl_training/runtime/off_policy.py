@@ -1,7 +1,7 @@
-"""The off-policy loop: step the environments, keep what happened, learn from any of it.
+"""The off-policy loop: step the environments, store the transitions, learn from sampled batches.
 
-Rounds of gradient steps and updates of the target network are counted by the marks that environment steps cross, so
-their number does not depend on how many environments step together.
+Rounds of gradient steps and updates of the target network are due when the environment step count passes multiples of
+their interval, so their number does not depend on the number of environments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
 from rl_training.runtime.session import TrainingSession, TrainResult
 from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
-from rl_training.runtime.setup.update_rate import say_small_replay, say_update_rate
+from rl_training.runtime.setup.update_rate import log_update_rate, warn_of_small_replay
 
 
 def train_off_policy(
@@ -37,7 +37,7 @@ def train_off_policy(
     callbacks: Sequence[Callback] = (),
     checkpoint: ResumePoint | None = None,
 ) -> TrainResult:
-    """Train an off-policy algorithm as configured, or go on from a checkpoint."""
+    """Train an off-policy algorithm as configured, or continue from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         env = session.setup.make_env(gamma=session.params.gamma, raw=True)
         algorithm: OffPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
@@ -53,7 +53,7 @@ def train_off_policy(
             device=session.device,
             generator=session.streams["policy"],
         )
-        say_update_rate(
+        log_update_rate(
             session.params.updates_per_round / session.params.train_interval,
             env.num_envs,
             repair=_fewer_updates(session.params),
@@ -65,7 +65,7 @@ def train_off_policy(
 
 
 def _fewer_updates(params: ReplayParams) -> str:
-    """Return which setting makes the updates fewer."""
+    """Return the repair that reduces the number of updates."""
     if params.gradient_steps == -1:
         return "set algo_kwargs.gradient_steps to a number for fewer"
     lower = "lower algo_kwargs.gradient_steps or " if params.gradient_steps > 1 else ""
@@ -73,14 +73,14 @@ def _fewer_updates(params: ReplayParams) -> str:
 
 
 def make_sampler(params: Any) -> Sampler:
-    """Return how the parameters draw from a replay."""
+    """Return the sampler that the parameters select."""
     if params.by_priority:
         return PrioritizedSampler(params.buffer_size, alpha=params.per_alpha, eps=1e-6)
     return UniformSampler(params.buffer_size)
 
 
 def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) -> Replay:
-    """Return the replay that the parameters ask for."""
+    """Return the replay that the parameters select."""
     params = session.params
     sampler = make_sampler(params)
     settings: dict[str, Any] = {
@@ -105,9 +105,9 @@ def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) ->
 
 
 def updates_due(before: int, after: int, params: ReplayParams, *, made: int, stored: int) -> int:
-    """Return how many updates follow the steps from `before` to `after`, of `made` so far and `stored` transitions.
+    """Return the number of updates due after the steps from `before` to `after`, given those `made` and `stored`.
 
-    What was due while returns of several steps were incomplete is made up for once one is.
+    Updates that were due before the first n-step return was complete are made up for.
     """
     if not stored:
         return 0
@@ -121,14 +121,14 @@ def _train_step(session: TrainingSession, algorithm: OffPolicyAlgorithm, collect
     before = session.step
     with session.timed("collect"):
         session.count_episodes(collector.step(controls, random=before < params.learning_starts))
-    # Steps beyond the horizon, where it is no multiple of num_envs, cross no marks.
+    # Steps beyond the horizon, if it is not a multiple of num_envs, count for no update.
     after = min(before + collector.env.num_envs, session.config.total_timesteps)
     updates = updates_due(before, after, params, made=session.update_count, stored=collector.replay.size)
     metrics: dict[str, Tensor] = {}
     with session.timed("update"):
         algorithm.steps_taken(before, after)
         if updates:
-            say_small_replay(session, collector.replay.size, params.batch_size)
+            warn_of_small_replay(session, collector.replay.size, params.batch_size)
             session.collected()
             metrics = learn(session, algorithm, collector.replay, controls, updates)
     session.advance(collector.env.num_envs, metrics, updates=updates, check_finite=False)
@@ -141,12 +141,12 @@ def learn(
     controls: Mapping[str, float],
     updates: int,
 ) -> dict[str, Tensor]:
-    """Make gradient steps and return the mean of their metrics."""
+    """Make gradient steps and return the means of their metrics."""
     size, device = algorithm.params.batch_size, session.device
     draws = session.streams.numpy("replay")
     reports: list[dict[str, Tensor]] = []
     if isinstance(replay.sampler, PrioritizedSampler):
-        for _ in range(updates):  # each draw depends on the errors of the one before
+        for _ in range(updates):  # each sample depends on the errors of the previous one
             (batch,), rows = replay.sample(size, draws, device, beta=controls["per_beta"])
             report = algorithm.update(batch, controls, session.streams["update"])
             errors = report.pop("td_error", None)

@@ -1,4 +1,4 @@
-"""The on-policy loop: collect a rollout with the current policy, learn from it, forget it."""
+"""The on-policy loop: collect a rollout with the current policy, learn from it, discard it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_training.runtime.session import TrainingSession, TrainResult
 def train_on_policy(
     config: TrainConfig, *, callbacks: Sequence[Callback] = (), checkpoint: ResumePoint | None = None
 ) -> TrainResult:
-    """Train an on-policy algorithm as configured, or go on from a checkpoint."""
+    """Train an on-policy algorithm as configured, or continue from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         env = session.setup.make_env(gamma=session.params.gamma)
         algorithm: OnPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
@@ -37,7 +37,7 @@ def _train_step(session: TrainingSession, algorithm: OnPolicyAlgorithm, collecto
     controls = session.controls()
     with session.timed("collect"):
         rollout = collector.collect(controls, interrupted=lambda: session.interrupted, on_step=session.count_episodes)
-    if rollout is None:  # interrupted; what there is of it is saved
+    if rollout is None:  # interrupted; the partial rollout is saved
         return
     session.collected()
     with session.timed("update"):

@@ -1,8 +1,8 @@
-"""Dynamic parameter scaling (arXiv 2509.07945): solved tasks leave training, and adapters join for the others.
+"""Dynamic parameter scaling (arXiv 2509.07945): solved tasks leave training, and adapters are added for the others.
 
-Stage 0 trains the whole backbone; every later stage freezes it and trains one more low-rank adapter. What is solved is
-found by evaluations, which go on for tasks that left: what is forgotten shows, and comes back into training for good. A
-task that left again and again would only be lost again and again.
+Stage 0 trains the whole backbone; every later stage freezes it and trains one more low-rank adapter. Evaluations decide
+which tasks are solved and continue for tasks that have left training: a task that has been forgotten returns to
+training and does not leave it again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALL_LEFT = "every task reached its target return once, if not at the same time"
 
 
 class ScalableAlgorithm(Protocol):
-    """What scaling steers."""
+    """The methods of an algorithm that scaling uses."""
 
     stage: int
 
@@ -31,41 +31,41 @@ class ScalableAlgorithm(Protocol):
 
 
 class ParameterScaling(Callback):
-    """Keeps the pool of solved tasks and decides when the next stage begins."""
+    """Tracks the solved tasks and decides when the next stage begins."""
 
     def __init__(self, tasks: Sequence[Task], *, adapters: int, stage_steps: int, reopen: bool) -> None:
-        """`stage_steps` is the most environment steps of a stage; `reopen` lets forgotten tasks come back."""
+        """`stage_steps` is the largest number of environment steps of a stage; `reopen` lets forgotten tasks return."""
         self.tasks = tuple(tasks)
         self.adapters = adapters
         self.stage_steps = stage_steps
         self.reopen = reopen
         self.algorithm: ScalableAlgorithm | None = None
         self.at_target: set[int] = set()
-        """The tasks that the latest evaluation found at their target."""
+        """Tasks at their target in the latest evaluation."""
         self.left: set[int] = set()
-        """The tasks that were at their target once, and left training for it."""
+        """Tasks that reached their target once and left training."""
         self.returned: set[int] = set()
-        """The tasks that came back."""
-        self._began = 0  # the step at which the stage began
+        """Tasks that returned to training."""
+        self._began = 0  # step at which the stage began
         self._unsolved_then = set(range(len(self.tasks)))
 
     @property
     def forgotten(self) -> set[int]:
-        """The tasks that were at their target once and are not any more."""
+        """Tasks that reached their target once but are now below it."""
         return self.left - self.at_target
 
     @property
     def solved(self) -> set[int]:
-        """The tasks that need no training; what is forgotten counts as solved where it can not come back."""
+        """Tasks that need no training; forgotten ones count as solved if they cannot return."""
         return self.at_target if self.reopen else self.left
 
     @property
     def trained(self) -> list[int]:
-        """The tasks to collect and to learn from."""
+        """Tasks to collect and learn from."""
         return [task for task in range(len(self.tasks)) if task not in self.left or task in self.returned]
 
     def on_eval_end(self, event: TrainingEvent) -> None:
-        """Sort the tasks anew, and begin the next stage where it is due."""
+        """Update the sets of tasks, and begin the next stage if it is due."""
         assert self.algorithm is not None
         everything = range(len(self.tasks))
         solved_before = len(self.solved)
@@ -76,14 +76,14 @@ class ParameterScaling(Callback):
         unsolved = set(everything) - self.solved
         if not unsolved and solved_before < len(self.tasks):
             event.request_stop(ALL_LEFT if self.forgotten else ALL_SOLVED)
-        # A run that is told to go on although nothing is left to train trains everything.
+        # A run that continues although every task is solved trains all of them.
         self.algorithm.train_only(self.trained if unsolved else everything)
         if unsolved and self._next_stage_due(self.algorithm.stage, event.step):
             self.algorithm.enter_stage(self.algorithm.stage + 1)
             self._began, self._unsolved_then = event.step, unsolved
 
     def _next_stage_due(self, stage: int, step: int) -> bool:
-        """Whether one adapter's share of the tasks was solved since the stage began, or it lasted too long."""
+        """Return whether one adapter's share of the tasks was solved in this stage, or the stage is at its end."""
         remaining = self.adapters - stage
         if remaining == 0:
             return False
@@ -91,12 +91,12 @@ class ParameterScaling(Callback):
         return len(self._unsolved_then & self.solved) >= enough or step - self._began >= self.stage_steps
 
     def metrics(self) -> dict[str, float]:
-        """Return what rows say of the tasks, as the latest evaluation found them."""
+        """Return the metrics about the tasks, as of the latest evaluation."""
         by_task = {f"solved/{task.name}": float(number in self.at_target) for number, task in enumerate(self.tasks)}
         return {"solved_tasks": len(self.at_target), "forgotten_tasks": len(self.forgotten), **by_task}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the pool and when the stage began; the algorithm saves the stage itself."""
+        """Return the sets of tasks and the beginning of the stage; the algorithm saves the stage itself."""
         return {
             "at_target": sorted(self.at_target),
             "left": sorted(self.left),
@@ -106,7 +106,7 @@ class ParameterScaling(Callback):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put it back."""
+        """Restore a saved state."""
         self.at_target, self.left, self.returned, self._unsolved_then = (
             set(state[key]) for key in ("at_target", "left", "returned", "unsolved_then")
         )

@@ -1,7 +1,7 @@
-"""The planning loop: search before every step, keep what the search said, learn from windows of it.
+"""The planning loop: search before every step, store the search results, learn from windows of steps.
 
-Gradient steps follow the replay ratio: their number depends on the environment steps taken, not on how many
-environments take them together.
+Gradient steps follow the replay ratio: their number depends on the environment steps taken, not on the number of
+environments.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from rl_training.experiment.configuration.env_params import env_params
 from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import make_sampler
-from rl_training.runtime.planning_collector import ActionTaker, PlanningCollector
+from rl_training.runtime.planning_collector import ActionConverter, PlanningCollector
 from rl_training.runtime.session import TrainingSession, TrainResult
 from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.setup.streams import derive_seeds
 from rl_training.runtime.setup.task_setup import TaskSetup
-from rl_training.runtime.setup.update_rate import say_small_replay, say_update_rate
+from rl_training.runtime.setup.update_rate import log_update_rate, warn_of_small_replay
 from rl_training.search.search import SearchResult
 
-CLIPPED_SHARE = 0.01  # of the targets beyond the support that is worth a warning
-LOOK_INTERVAL = 5  # updates between looks at it: each waits for the device
+CLIPPED_SHARE = 0.01  # fraction of targets beyond the support from which a warning is given
+CLIPPING_CHECK_INTERVAL = 5  # updates between checks: each synchronises with the device
 
 
 def train_planning(
     config: TrainConfig, *, callbacks: Sequence[Callback] = (), checkpoint: ResumePoint | None = None
 ) -> TrainResult:
-    """Train a planning algorithm for one task as configured, or go on from a checkpoint."""
+    """Train a planning algorithm for one task as configured, or continue from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         (task,) = session.setup.tasks
         task.make_env(gamma=session.params.gamma, raw=True)
         algorithm = session.setup.make_algorithm(session.streams.initial())
         collector = make_planning_collector(session, task, algorithm)
-        say_replay_ratio(session)
+        log_replay_ratio(session)
         session.start(algorithm, collector, [collector.replay])
         loop = SingleTaskLoop(session, algorithm, collector)
         while not session.done:
@@ -62,26 +62,26 @@ def train_planning(
         return session.result()
 
 
-def say_replay_ratio(session: TrainingSession) -> None:
-    """Log how many updates the replay ratio gives, before the run starts."""
+def log_replay_ratio(session: TrainingSession) -> None:
+    """Log the number of updates that the replay ratio gives, before the run starts."""
     num_envs = session.config.num_envs * len(session.setup.tasks)
-    say_update_rate(session.params.replay_ratio, num_envs, repair="lower algo_kwargs.replay_ratio for fewer")
+    log_update_rate(session.params.replay_ratio, num_envs, repair="lower algo_kwargs.replay_ratio for fewer")
 
 
-def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: ActionTaker) -> PlanningCollector:
-    """Return the collector of one task, whose environments are made, with a replay that memory and disk can hold."""
+def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: ActionConverter) -> PlanningCollector:
+    """Return the collector of one task, with a replay that fits into memory and disk; its environments must exist."""
     env = task.env
     assert env is not None
     stack = env_params(task.task.env_kwargs, "training").frame_stack
 
     def make_replay(action: np.ndarray, mask: np.ndarray | None) -> TrajectoryReplay:
         demand = ReplayDemand.of(session.config, session.params, env, action, mask, stack=stack)
-        # The tasks share the run's steps: together they fill no more rows than one would.
+        # The tasks share the run's steps: together they fill as many rows as one would.
         demand = dataclasses.replace(demand, steps=-(-demand.steps // len(session.setup.tasks)))
         return fitting_replay(session, demand, lambda: make_trajectory_replay(session, env, action, stack))
 
     seed = session.config.seed
-    if is_suite(session.config):  # two tasks of one environment should not draw in step
+    if is_suite(session.config):  # two tasks of one environment should not draw the same numbers
         (seed,) = derive_seeds(seed, "task", task.task.name)
     return PlanningCollector(env, actor, make_replay, seed=seed, device=session.device)
 
@@ -89,7 +89,7 @@ def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: Ac
 def make_trajectory_replay(
     session: TrainingSession, env: VectorEnv, action: np.ndarray, stack: int
 ) -> TrajectoryReplay:
-    """Return the replay that the parameters ask for."""
+    """Return the replay that the parameters select."""
     params = session.params
     return TrajectoryReplay(
         env.observation_space,
@@ -123,7 +123,7 @@ class PlanningLoop(ABC):
 
     @abstractmethod
     def collect(self, controls: Mapping[str, float]) -> int:
-        """Search, take one step in every environment and return how many there were."""
+        """Search, take one step in every environment and return the number of steps."""
 
     @abstractmethod
     def update(self, controls: Mapping[str, float]) -> dict[str, Tensor]:
@@ -136,7 +136,7 @@ class PlanningLoop(ABC):
         before = session.step
         with session.timed("collect"):
             steps = self.collect(controls)
-        # Steps beyond the horizon, where it is no multiple of num_envs, call for no updates.
+        # Steps beyond the horizon, if it is not a multiple of num_envs, count for no update.
         after = min(before + steps, session.config.total_timesteps)
         updates = updates_between(before, after, self.params.replay_ratio, beyond=self.params.learning_starts)
         metrics: dict[str, Tensor] = {}
@@ -144,32 +144,32 @@ class PlanningLoop(ABC):
             self.algorithm.steps_taken(before, after)
             if updates:
                 smallest = min(replay.size for replay in self.replays)
-                say_small_replay(session, smallest, self.params.batch_size // len(self.replays))
+                warn_of_small_replay(session, smallest, self.params.batch_size // len(self.replays))
                 session.collected()
                 metrics = self._learn(controls, updates)
         session.advance(steps, metrics, updates=updates, check_finite=False)
         self.show()
 
-    def show(self) -> None:  # noqa: B027 - most have nothing to add
-        """Show what the rows should say besides metrics and scheduled scalars, also after an evaluation changed it."""
+    def show(self) -> None:  # noqa: B027 - optional
+        """Add values to the rows besides metrics and scheduled scalars; also called after an evaluation."""
 
     def _learn(self, controls: Mapping[str, float], updates: int) -> dict[str, Tensor]:
         reports = [self.update(controls) for _ in range(updates)]
         metrics = {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
         done = self.session.update_count
-        if not self._warned and marks_between(done, done + updates, LOOK_INTERVAL):
+        if not self._warned and marks_between(done, done + updates, CLIPPING_CHECK_INTERVAL):
             clipped = [share for name, share in metrics.items() if name.startswith("clipped_targets")]
             self._warn_of_clipping(float(torch.stack(clipped).max()))
         return metrics
 
     def take(self, collector: PlanningCollector, found: SearchResult) -> StepBatch:
-        """Take the step that a search found in one task's environments."""
+        """Take the step that a search selected in one task's environments."""
         step = collector.follow(found)
         self._prioritize(collector.replay)
         return step
 
     def _prioritize(self, replay: TrajectoryReplay) -> None:
-        """Set the priorities of the steps taken `n_step` steps ago, whose returns are known by now."""
+        """Set the priorities of the steps taken `n_step` steps ago, whose returns are now known."""
         params = self.params
         first = replay.count - (params.n_step + 1) * replay.num_envs
         if not params.by_priority or first < replay.oldest:
@@ -181,7 +181,7 @@ class PlanningLoop(ABC):
     def draw_batch(
         self, replay: TrajectoryReplay, batches: BatchMaker, size: int, controls: Mapping[str, float]
     ) -> UnrollBatch:
-        """Return windows of one task to learn from."""
+        """Return a training batch of windows of one task."""
         rows, weight = replay.draw(size, controls.get("per_beta", 0.0), self.draws.replay)
         return batches.make(
             replay,
@@ -194,24 +194,24 @@ class PlanningLoop(ABC):
         )
 
     def _warn_of_clipping(self, share: float) -> None:
-        """Say once that the support is too small."""
+        """Warn once that the support is too small."""
         if share > CLIPPED_SHARE:
             self._warned = True
-            self.session.say(
+            self.session.notify(
                 f"{share:.1%} of the value targets and rewards lie beyond algo_kwargs.support_size "
                 f"{self.params.support_size} and are clipped; raise it"
             )
 
 
 class SingleTaskLoop(PlanningLoop):
-    """MuZero's loop: one task, one replay."""
+    """Loop for one task with one replay."""
 
     def __init__(self, session: TrainingSession, algorithm: MuZero, collector: PlanningCollector) -> None:
         super().__init__(session, algorithm, [collector.replay])
         self.collector = collector
 
     def collect(self, controls: Mapping[str, float]) -> int:
-        """Search, take one step in every environment and return how many there were."""
+        """Search, take one step in every environment and return the number of steps."""
         found = self.algorithm.plan(*self.collector.shown(), controls, self.draws.search)
         self.session.count_episodes(self.take(self.collector, found))
         return self.collector.env.num_envs
@@ -223,6 +223,6 @@ class SingleTaskLoop(PlanningLoop):
 
 
 def updates_between(before: int, after: int, ratio: float, *, beyond: int) -> int:
-    """Return how many gradient steps are due between two numbers of environment steps, at `ratio` per step."""
+    """Return the number of gradient steps due between two environment step counts, at `ratio` per step."""
     due_before, due_after = (math.floor(max(0, step - beyond) * ratio + 1e-9) for step in (before, after))
     return due_after - due_before

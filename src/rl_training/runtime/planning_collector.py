@@ -1,4 +1,4 @@
-"""Collecting by planning: a search goes before every step, and its findings are kept with it."""
+"""Collection with planning: a search precedes every step, and its results are stored with the step."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rl_training.runtime.collector import ReplayDriver, StepCount
 from rl_training.search.search import SearchResult
 
 
-class ActionTaker(Protocol):
-    """What turns actions into those of an environment."""
+class ActionConverter(Protocol):
+    """Converts actions to those of an environment."""
 
     def env_action(self, action: torch.Tensor) -> np.ndarray:
-        """Return actions in the form the environment takes."""
+        """Return actions in the format of the environment's action space."""
 
 
 class PlanningCollector(ReplayDriver[TrajectoryReplay]):
-    """Acts as a search says, and keeps its policies and values."""
+    """Takes the actions of searches, and stores their policies and values."""
 
     def __init__(
         self,
         env: VectorEnv,
-        actor: ActionTaker,
+        actor: ActionConverter,
         make_replay: Callable[[np.ndarray, np.ndarray | None], TrajectoryReplay],
         *,
         seed: int,
@@ -41,20 +41,20 @@ class PlanningCollector(ReplayDriver[TrajectoryReplay]):
         self.actor = actor
 
     def shown(self) -> tuple[Observation, np.ndarray | None]:
-        """Return what the environments show, and what is legal in them."""
+        """Return the current observations and legal actions."""
         return to_tensor(self._scaled_observation(), self.device), self._mask
 
     def follow(self, found: SearchResult) -> StepBatch:
-        """Take the step in every environment that a search found."""
+        """Take the actions of a search in all environments."""
         step = self._take(found.action, self.actor.env_action(torch.from_numpy(found.action)))
-        self.replay.note_search(found.weights, found.value, step.terminated, step.truncated)
+        self.replay.add_search(found.weights, found.value, step.terminated, step.truncated)
         return step
 
 
 class SuiteCollector:
     """The collectors of several tasks, each with its own replay, saved together."""
 
-    steps_in_progress = 0  # every step is counted at once
+    steps_in_progress = 0  # steps are counted immediately
 
     def __init__(self, tasks: Mapping[str, PlanningCollector]) -> None:
         self.tasks = dict(tasks)
@@ -63,12 +63,12 @@ class SuiteCollector:
             task.taken = taken
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what decides what is collected next; `env` is None where some environment cannot be saved."""
+        """Return the complete state of collection; `env` is None if some environment cannot be saved."""
         states = {name: task.state_dict() for name, task in self.tasks.items()}
         saved = all(state["env"] is not None for state in states.values())
         return {"env": True if saved else None, "tasks": states}
 
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
-        """Go on from a saved state; environments that could not be saved restart by seeds derived from `step`."""
+        """Restore a saved state; environments that could not be saved restart with seeds derived from `step`."""
         for name, task in self.tasks.items():
             task.load_state_dict(state["tasks"][name], step=step)

@@ -1,4 +1,4 @@
-"""The generic concerns of a run, shared by every trainer: device, plain config, run directory, checkpoints."""
+"""Functions shared by all trainers: device, plain config, run directory, checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rl_training.experiment.storage.state_files import write_state
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device meant by `auto`, `cpu`, `cuda`, `cuda:N` or `mps`, or say why it cannot be used."""
+    """Return the device for `auto`, `cpu`, `cuda`, `cuda:N` or `mps`, or raise an error if it is unusable."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -76,7 +76,7 @@ def create_training_run(
 
 
 def write_run_config(run_dir: Path, config: TrainConfig) -> None:
-    """Write the resolved configuration, from which `axiomrl train --config` repeats the run."""
+    """Write the resolved configuration, with which `axiomrl train --config` repeats the run."""
     text = yaml.safe_dump(serialize_train_config(config), sort_keys=False, allow_unicode=True)
     with storage_errors(CONFIG, run_dir):
         replace_text(run_dir / CONFIG, text)
@@ -93,7 +93,7 @@ def save_training_checkpoint(
     torch_threads: int,
     segments: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write a checkpoint of the whole state durably, point `latest` to it and return its directory."""
+    """Write a checkpoint of the complete state durably, move `latest` to it and return its directory."""
     check_segments_still_there(run_dir, segments)
     manifest = {
         "algo": config.algo,

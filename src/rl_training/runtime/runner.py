@@ -29,18 +29,18 @@ logger = logging.getLogger("rl_training")
 
 
 class FunctionRunner:
-    """One ordinary run."""
+    """Runs one training."""
 
     def __init__(self, run_fn: Callable[[], TrainResult]) -> None:
         self._run_fn = run_fn
 
     def run(self) -> TrainResult:
-        """Run it."""
+        """Train and return the result."""
         return self._run_fn()
 
 
 class BenchmarkRunner:
-    """One run per seed, and one summary of them all."""
+    """Trains one run per seed and writes a summary."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class BenchmarkRunner:
         executor: Executor | None = None,
         known: SweepSummary | None = None,
     ) -> None:
-        """Prepare a sweep; `config` is kept in the summary, and `known` is the summary of a sweep to continue.
+        """Prepare a sweep; `config` is stored in the summary, and `known` is the summary of a sweep to continue.
 
         Executors in other processes need a `make_runner` whose runners can be pickled.
         """
@@ -65,9 +65,9 @@ class BenchmarkRunner:
         self._summary = SweepSummary(config, runs, utc_now() if known is None else known.created_at_utc)
 
     def run(self) -> TrainResult:
-        """Train what is missing and return the aggregates; the summary is rewritten as seeds begin and end.
+        """Train the missing seeds and return the aggregates; the summary is rewritten whenever a seed begins or ends.
 
-        A seed that fails is recorded and does not stop the others; the result's status then says `failed`.
+        A seed that fails is recorded and does not stop the others; the status of the result is then `failed`.
         """
         self._executor.prepare()
         with storage_errors("the summary of a sweep", self._path.parent):

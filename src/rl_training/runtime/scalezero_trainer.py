@@ -1,4 +1,4 @@
-"""Training of ScaleZero: the planning loop over several tasks, whose searches and gradient steps are joint."""
+"""Training of ScaleZero: the planning loop over several tasks, with joint searches and gradient steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_training.experiment.config import TrainConfig, algorithm_params, check_c
 from rl_training.experiment.tasks import is_suite, tasks_of
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.parameter_scaling import ParameterScaling
-from rl_training.runtime.planning import PlanningLoop, make_planning_collector, say_replay_ratio
+from rl_training.runtime.planning import PlanningLoop, log_replay_ratio, make_planning_collector
 from rl_training.runtime.planning_collector import SuiteCollector
 from rl_training.runtime.session import TrainingSession, TrainResult
 
@@ -21,7 +21,7 @@ from rl_training.runtime.session import TrainingSession, TrainResult
 def train_scalezero(
     config: TrainConfig, *, callbacks: Sequence[Callback] = (), checkpoint: ResumePoint | None = None
 ) -> TrainResult:
-    """Train ScaleZero as configured, or go on from a checkpoint."""
+    """Train ScaleZero as configured, or continue from a checkpoint."""
     config = check_config(config)
     scaling = make_scaling(config)
     own = [] if scaling is None else [scaling]
@@ -37,7 +37,7 @@ def train_scalezero(
                 for task in session.setup.tasks
             }
         )
-        say_replay_ratio(session)
+        log_replay_ratio(session)
         session.start(algorithm, collector, [task.replay for task in collector.tasks.values()])
         loop = SuiteLoop(session, algorithm, collector, scaling)
         while not session.done:
@@ -46,7 +46,7 @@ def train_scalezero(
 
 
 def make_scaling(config: TrainConfig) -> ParameterScaling | None:
-    """Return what scales the parameters, None where all tasks are trained to the end."""
+    """Return the parameter scaling, None if all tasks are trained to the end."""
     params: ScaleZeroParams = algorithm_params(config)
     tasks = tasks_of(config)
     if not params.scales(tasks):
@@ -61,7 +61,7 @@ def make_scaling(config: TrainConfig) -> ParameterScaling | None:
 
 
 class SuiteLoop(PlanningLoop):
-    """One search before every step and one gradient step for all tasks that are trained."""
+    """One joint search and one joint gradient step for all tasks in training."""
 
     def __init__(
         self,
@@ -76,18 +76,18 @@ class SuiteLoop(PlanningLoop):
         self.scaling = scaling
 
     def collect(self, controls: Mapping[str, float]) -> int:
-        """Search, take one step in every environment of the trained tasks and return how many there were."""
+        """Search, take one step in every environment of the tasks in training and return the number of steps."""
         trained = self.algorithm.trained
         findings = self.algorithm.plan([self.tasks[task].shown() for task in trained], controls, self.draws.search)
         for task in set(range(len(self.tasks))) - set(trained):
-            self.session.task_episodes.pop(str(self.names[task]), None)  # what was played long ago says nothing
+            self.session.task_episodes.pop(str(self.names[task]), None)  # old episodes are no longer meaningful
         for task, found in zip(trained, findings, strict=True):
             self.session.count_episodes(self.take(self.tasks[task], found), self.names[task])
         self.show()
         return sum(self.tasks[task].env.num_envs for task in trained)
 
     def show(self) -> None:
-        """Show how far scaling has come."""
+        """Add the metrics of parameter scaling to the rows."""
         self.session.show(
             stage=self.algorithm.stage,
             trainable_parameters=self.algorithm.trainable_parameters,

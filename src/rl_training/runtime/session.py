@@ -1,4 +1,4 @@
-"""One run's bundle: configuration, streams, counters, cadence, files. Every trainer runs inside one."""
+"""The state of one run: configuration, streams, counters, intervals, files. Every trainer runs inside a session."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rl_training.algorithms.base import Algorithm
 from rl_training.data.replay import Replay
 from rl_training.envs.step import StepBatch
 from rl_training.errors import AxiomError, EnvironmentFailure
@@ -28,8 +29,8 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.acting.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.controls import Control
-from rl_training.runtime.protocols import Algorithm, Collector
 from rl_training.runtime.recording.metrics import Stopwatch
 from rl_training.runtime.recording.recorded_run import RecordedRun
 from rl_training.runtime.recording.recorder import RunRecorder
@@ -53,7 +54,7 @@ logger = logging.getLogger("rl_training")
 
 
 class TrainingSession(RecordedRun):
-    """Counts, logs, evaluates and checkpoints as environment steps cross their marks."""
+    """Counts steps, and logs, evaluates and saves when their intervals have passed."""
 
     def __init__(
         self,
@@ -80,14 +81,14 @@ class TrainingSession(RecordedRun):
         self._eval_marks = Marks(self.config.eval_interval, horizon)
         self._save_marks = Marks(self.config.checkpoint_interval or max(1, horizon // 10), horizon)
         self._checkpoint_path: Path | None = None
-        self._saved = False  # whether the latest checkpoint holds the state as it is
+        self._saved = False  # whether the latest checkpoint contains the current state
 
     def __enter__(self) -> TrainingSession:
         self.setup.torch.apply()
         return self
 
     def start(self, algorithm: Algorithm, collector: Collector, replays: Sequence[Replay] = ()) -> None:
-        """Create or reopen the run directory, restore a checkpoint where there is one, and begin."""
+        """Create or reopen the run directory, restore the checkpoint if there is one, and begin."""
         self.algorithm, self.collector = algorithm, collector
         self._archives = [ReplayArchive(replay, number) for number, replay in enumerate(replays)]
         self._policies = self.setup.make_policies(algorithm)
@@ -97,7 +98,7 @@ class TrainingSession(RecordedRun):
         for notice in self._resume_point.notices if self._resume_point else ():
             self._recorder.notice(notice)
         if self.resume_mode == EPISODE_BOUNDARY:
-            self.say(
+            self.notify(
                 f"{self.config.env_id} cannot be snapshotted, so the resume mode is {EPISODE_BOUNDARY}: "
                 "a resumed run starts its episodes anew"
             )
@@ -131,14 +132,15 @@ class TrainingSession(RecordedRun):
         checkpoint = resumed.checkpoint
         self._recorder = RunRecorder(checkpoint.run_dir, self.config, resumed_at=self.step)
         self.run_dir = checkpoint.run_dir
-        # Pointers before rows: rows beyond the checkpoint are cut at the next resume, missing ones never come back.
+        # Pointers before rows: rows beyond the checkpoint are removed at the next resume, missing ones cannot be
+        # recovered.
         self._checkpoint_path, best, removed = go_back_to(checkpoint, best=self._best_path())
         self._recorder.cut_back(lengths)
         self._saved = True
         if self._best is not None and best is None:
             self._forget_best()
         if removed:
-            self.say(f"removed what came after step {checkpoint.step}: {', '.join(path.name for path in removed)}")
+            self.notify(f"removed what came after step {checkpoint.step}: {', '.join(path.name for path in removed)}")
         self._recorder.metadata.update(
             latest_metrics=dict(self._latest),
             latest_checkpoint=f"checkpoints/{self._checkpoint_path.name}",
@@ -147,7 +149,7 @@ class TrainingSession(RecordedRun):
         write_run_config(self.run_dir, self.config)
 
     def _restore(self, resumed: ResumePoint) -> dict[str, int]:
-        """Load the resume point into every component and return the lengths of the run's files at its time."""
+        """Load the resume point into all components and return the lengths of the run's files stored in it."""
         checkpoint = resumed.checkpoint
         state, self.setup.state = self.setup.state, None
         assert state is not None
@@ -170,7 +172,7 @@ class TrainingSession(RecordedRun):
             if resumed.asks_for_more(self.config.total_timesteps):
                 self.stop_reason = None
             if resumed.fork:
-                self._best = None  # the best checkpoint stays with the parent
+                self._best = None  # the best checkpoint belongs to the parent
             return dict(session["file_lengths"])
 
     # -- running ---------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ class TrainingSession(RecordedRun):
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal asked the run to save and end."""
+        """Whether a signal requested the run to save and end."""
         return self._signals.received is not None
 
     @property
@@ -196,7 +198,7 @@ class TrainingSession(RecordedRun):
         return self._resolved
 
     def show(self, **values: float) -> None:
-        """Show more values beside the scheduled scalars in the rows that are logged from here on."""
+        """Add values beside the scheduled scalars to all following rows."""
         self._resolved.update(values)
 
     def timed(self, name: str) -> Stopwatch:
@@ -204,9 +206,9 @@ class TrainingSession(RecordedRun):
         return Stopwatch(self._times, f"time_{name}")
 
     def count_episodes(self, step: StepBatch, task: str | None = None) -> None:
-        """Take note of the episodes that ended at a step and of what the environments gave as metrics.
+        """Record the episodes that ended at a step and the environments' metrics.
 
-        `task` names the task of a suite.
+        `task` is the name of the task in a suite.
         """
         if step.episodes:
             self.add_episodes([(episode.episode_return, episode.length) for episode in step.episodes], task)
@@ -214,17 +216,17 @@ class TrainingSession(RecordedRun):
             self.env_metrics.add(given, task)
 
     def collected(self) -> None:
-        """Tell the callbacks that experience is about to be learned from."""
-        if self.callbacks:  # the event alone costs as much as a small product
+        """Call the callbacks after collection, before the update."""
+        if self.callbacks:  # making the event costs as much as a small product
             self.callbacks.call("on_collect_end", self._event())
 
     def advance(
         self, steps: int, metrics: Mapping[str, Tensor], *, updates: int = 1, check_finite: bool = True
     ) -> None:
-        """Count collected steps and updates; log, evaluate and checkpoint where a mark was crossed.
+        """Count collected steps and updates; log, evaluate and save if an interval has passed.
 
-        Metrics are checked for NaN at once, or with `check_finite=False` before the next row or checkpoint: where
-        updates are small, looking at each would cost more than it saves.
+        Metrics are checked for NaN immediately, or with `check_finite=False` before the next row or checkpoint: for
+        small updates the check would cost more than it saves.
         """
         before, self.step = self.step, self.step + steps
         self.update_count += updates
@@ -260,9 +262,9 @@ class TrainingSession(RecordedRun):
         return row
 
     def evaluate(self) -> bool:
-        """Evaluate the policy as it is and return whether it is the best so far.
+        """Evaluate the current policy and return whether it is the best so far.
 
-        An evaluation that a signal or a failing environment cuts short stays due: the resumed run makes it first.
+        An evaluation interrupted by a signal or a failing environment stays due: the resumed run makes it first.
         """
         if self.config.eval_episodes == 0 or self._evaluated_step == self.step:
             self._evaluation_due = False
@@ -293,7 +295,7 @@ class TrainingSession(RecordedRun):
     # -- saving ----------------------------------------------------------------------------------
 
     def save(self, *, best: bool = False) -> Path:
-        """Write a checkpoint of everything and return it."""
+        """Write a checkpoint of the complete state and return its path."""
         assert self.run_dir is not None
         self.metrics.check_finite(self.step)
         self._check_saved()
@@ -337,7 +339,7 @@ class TrainingSession(RecordedRun):
         return path
 
     def _check_saved(self) -> None:
-        """Notice that somebody removed what was saved: a run whose checkpoints vanish must not end as a success."""
+        """Raise an error if saved files were removed: a run whose checkpoints vanish must not end as a success."""
         if self._checkpoint_path is not None:
             check_still_there(self._checkpoint_path)
         best = self._best_path()
@@ -347,7 +349,7 @@ class TrainingSession(RecordedRun):
     # -- ending ----------------------------------------------------------------------------------
 
     def result(self) -> TrainResult:
-        """Log, evaluate and save what is still due, close the run and return what it left behind."""
+        """Log, evaluate and save what is still due, close the run and return its result."""
         assert self.run_dir is not None
         best = False
         if self.finished:
@@ -356,7 +358,7 @@ class TrainingSession(RecordedRun):
             best = self.evaluate()
         if best or not self._saved or self.collector.steps_in_progress:
             self.save(best=best)
-        complete = self.finished and not self._evaluation_due  # a signal may have cut the last evaluation short
+        complete = self.finished and not self._evaluation_due  # a signal may have interrupted the last evaluation
         status = "completed" if complete else "interrupted"
         self._end(status)
         return TrainResult(
@@ -381,12 +383,12 @@ class TrainingSession(RecordedRun):
             self.setup.close()
 
     def _fail(self, error: BaseException) -> None:
-        """Record a failure; where only the environments are lost, save the learner first."""
+        """Record a failure; if only the environments failed, save the algorithm first."""
         if isinstance(error, EnvironmentFailure) and not self._saved:
             try:
                 lost = self.collector.state_dict()["env"] is None
                 outlook = "; its episodes start anew when it is resumed" if lost else ""
-                self.say(f"saved the learner in {self.save().name}{outlook}")
+                self.notify(f"saved the learner in {self.save().name}{outlook}")
             except (AxiomError, OSError) as second:
                 logger.error("the learner could not be saved: %s", second)
         self._end_in_failure(error)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM become a request: the run finishes its step, saves and ends; a second signal ends it at once."""
+"""Handling of SIGINT and SIGTERM: the run finishes its step, saves and ends; a second signal ends it immediately."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-"""The signals that ask a run to end."""
+"""The signals that request the end of a run."""
 
 
 class SignalGuard:
@@ -19,14 +19,14 @@ class SignalGuard:
         self._previous: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Start catching; only the main thread can."""
+        """Start catching signals; only possible in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in STOPPING:
             self._previous[number] = signal.signal(number, self._catch)
 
     def restore(self) -> None:
-        """Put the earlier handlers back."""
+        """Restore the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()

@@ -1,4 +1,4 @@
-"""Train, evaluate, resume: what the command line calls, and Python users too."""
+"""Train, evaluate, resume: the functions behind the command line, also for Python users."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.experiment.own_code.run_code import admit_code, checkpoint_config, loaded_from, say_changed_code
+from rl_training.experiment.own_code.run_code import admit_code, checkpoint_config, loaded_from, warn_of_changed_code
 from rl_training.experiment.runs import sanitize
 from rl_training.experiment.tasks import choose_task, is_suite
 from rl_training.runtime.acting.evaluator import EpisodeResult, evaluate_tasks
 from rl_training.runtime.acting.policy import policies_from_checkpoint
-from rl_training.runtime.acting.video import check_filming, record_episodes
+from rl_training.runtime.acting.video import check_video, record_episodes
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.setup.size_limits import check_episodes, check_observation_size
@@ -29,7 +29,7 @@ from rl_training.runtime.setup.torch_setup import TorchSetup
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     checkpoint_path: Path
     run_dir: Path
@@ -47,9 +47,9 @@ def train(
     continue_from: str | Path | None = None,
     trust_code: bool = False,
 ) -> TrainResult:
-    """Train as configured, or what is still missing of the sweep whose summary is `continue_from`.
+    """Train as configured, or train the missing seeds of the sweep whose summary is `continue_from`.
 
-    `trust_code` says that code which that sweep names may be executed.
+    `trust_code` permits the execution of code that the sweep names.
     """
     runner = DefaultExperimentManager().setup_runner(
         config, callbacks=callbacks, continue_from=continue_from, trust_code=trust_code
@@ -68,11 +68,11 @@ def resume(
     callbacks: Sequence[Callback] = (),
     trust_code: bool = False,
 ) -> TrainResult:
-    """Go on with a run from a checkpoint or from the newest one of a run directory.
+    """Continue a run from a checkpoint, or from the newest one of a run directory.
 
-    With `fork` it goes on in a run of its own, in which `overrides` (values by dotted key) and `set_values` (texts
-    `key=value`) change the settings that nothing in the checkpoint depends on.
-    `trust_code` says that code of somebody else's that the checkpoint names may be executed.
+    With `fork` it continues in a new run, in which `overrides` (values by dotted key) and `set_values` (texts
+    `key=value`) may change the settings that nothing in the checkpoint depends on.
+    `trust_code` permits the execution of other people's code that the checkpoint names.
     """
     runner = DefaultExperimentManager().resume_runner(
         checkpoint,
@@ -98,15 +98,15 @@ def evaluate(
     device: str = "auto",
     trust_code: bool = False,
 ) -> EvaluationResult:
-    """Evaluate a checkpoint on episodes of their own, which chose neither its weights nor it as the best one.
+    """Evaluate a checkpoint on new episodes, which were not used to choose it as the best one.
 
-    Every task of a suite is evaluated on as many episodes, or only the one called `task`. `trust_code` says that code
-    of somebody else's that the checkpoint names may be executed.
+    Every task of a suite is evaluated on as many episodes, or only the one called `task`. `trust_code` permits the
+    execution of other people's code that the checkpoint names.
     """
     sound = verify_checkpoint(resolve_checkpoint(Path(checkpoint)))
     config = checkpoint_config(sound, trust_code=trust_code)
     admit_code(config, loaded_from(sound, trust_code=trust_code), callbacks=False)
-    say_changed_code(config, sound)
+    warn_of_changed_code(config, sound)
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
     base = config.seed if seed is None else seed
     if count < 1 or base < 0:
@@ -119,7 +119,7 @@ def evaluate(
     for one in chosen:
         check_observation_size(one)
     target = policies[chosen[0]].actor.device
-    # A task of a suite draws its own numbers: alone it acts as among the others.
+    # Each task of a suite has its own generator, so that it acts the same alone and among others.
     generators = {
         one: torch.Generator(target).manual_seed(
             derive_seeds(base, "evaluation", "policy", *([one.name] if suite else []))[0]
@@ -128,7 +128,7 @@ def evaluate(
         if stochastic
     }
     for one in chosen if video_episodes else ():
-        check_filming(one, seeds[0])
+        check_video(one, seeds[0])
     with TorchSetup(threads=threads_of(sound), deterministic=config.deterministic, device=target):
         episodes, metrics = evaluate_tasks(
             {one: policies[one] for one in chosen}, seeds, suite=suite, generators=generators

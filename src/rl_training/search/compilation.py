@@ -1,21 +1,24 @@
-"""Compiled functions: which parts there are, how they are compiled, and when a compiled result is out of date.
+"""Compilation by numba: which functions are compiled, how, and when a cached result is out of date.
 
-The formulas of the search are plain Python functions, marked by `part`. Numba is imported by the first call of a
-function that `compiled` made, which compiles it with every part that it calls. Counting of references is switched off:
-the arrays outlive every call, counting took half the time of a walk through the tree, and without it a function that
-allocates memory does not compile.
+The formulas of the search are plain Python functions, marked by `part`. A function made by `compiled` imports numba at
+its first call and is compiled together with every part that it calls. Reference counting is switched off: the arrays
+outlive every call, counting took half the time of a walk through the tree, and a function that allocates memory does
+not compile without it.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+logger = logging.getLogger("rl_training")
+
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-# Making every part callable from Python would double the time of compilation.
+# Making every part callable from Python would double the compilation time.
 _PART_OPTIONS: Any = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _PACKAGE = Path(__file__).parent.parent
 
@@ -25,7 +28,7 @@ _registered = False
 
 
 def part(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark a function that compiled functions call; for others it stays a Python function."""
+    """Mark a function that compiled functions call; called from Python it stays a Python function."""
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         if _registered:
@@ -40,7 +43,7 @@ def part(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def chosen_by_class(attribute: str) -> Callable[..., Any]:
     """Return a function that calls `type(first argument).<attribute>` with all of its arguments.
 
-    Compiled, the choice is made by the type, so that it costs nothing.
+    In compiled code the choice is made by type at compile time, so that it costs nothing.
     """
 
     def dispatch(first: Any, *rest: Any) -> Any:
@@ -54,7 +57,7 @@ def chosen_by_class(attribute: str) -> Callable[..., Any]:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that Python calls, compiled at its first call and kept on disk."""
+    """Return a function to be called from Python, compiled at its first call and cached on disk."""
 
     @functools.cache
     def dispatcher() -> Any:
@@ -69,9 +72,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def source_stamp() -> str:
-    """Return a hash of every file that compiled functions may come from.
+    """Return a hash of all files that compiled functions may come from.
 
-    Numba looks at the file of the compiled function alone; a changed callee would leave an old result in use.
+    Numba checks only the file of the compiled function itself; after a change of a callee it would use a stale result.
     """
     digest = hashlib.sha256()
     for folder in ("search", "kernels"):
@@ -86,11 +89,19 @@ def _compile(function: Callable[..., Any]) -> Any:
     _register()
     dispatcher = njit(cache=True, nogil=True, **_OPTIONS)(function)
     dispatcher._cache._cache_file._source_stamp = source_stamp()
+    if not dispatcher._cache._cache_file._load_index():
+        _announce()
     return dispatcher
 
 
+@functools.cache
+def _announce() -> None:
+    """Say once why nothing happens for some seconds."""
+    logger.info("compiling for this processor, which takes some seconds and is kept for the next runs")
+
+
 def _register() -> None:
-    """Tell numba of all parts, and of the functions that choose by class."""
+    """Register all parts, and the functions that choose by class, with numba."""
     global _registered
     if _registered:
         return

@@ -1,4 +1,4 @@
-"""Growing the trees: make the roots, walk to the leaves, expand and back up."""
+"""The steps of a simulation: make the roots, select leaves, expand and back up."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rl_training.search.tree import UNVISITED, Leaves, Tree
 
 @part()
 def make_node(tree: Tree, root: int, number: int, value: float, logits: np.ndarray) -> None:
-    """Write a node that nobody has visited but the simulation that made it."""
+    """Initialise a node with one visit, that of the simulation that made it."""
     node = tree.nodes[root, number]
     node.visits = 1
     node.value = node.network_value = value
     top = -math.inf
     for action in range(len(logits)):
         top = max(top, logits[action])
-    # Where a model knows of no legal action the game is over: what is tried there counts nothing.
+    # If the model permits no action the game is over: all actions get equal priors and their results do not matter.
     over = top == -math.inf
     total = 0.0
     for action in range(len(logits)):
@@ -28,7 +28,7 @@ def make_node(tree: Tree, root: int, number: int, value: float, logits: np.ndarr
         edge.child = UNVISITED
         edge.visits = 0
         edge.q_value = 0.0
-        # Relative to the largest, so that sums with Q-values lose no digits to an offset.
+        # Relative to the largest, so that adding Q-values loses no precision to a common offset.
         edge.logit = 0.0 if over else logits[action] - top
         edge.prior = math.exp(edge.logit)
         total += edge.prior
@@ -49,7 +49,7 @@ def make_roots(tree: Tree, values: np.ndarray, logits: np.ndarray) -> None:
 
 @part()
 def select(rule: Rule, tree: Tree, simulation: int, leaves: Leaves) -> None:
-    """Walk from every root to an edge that leads to no node yet."""
+    """Walk from every root to an edge without a child node."""
     batch, nodes = tree.nodes.shape
     for root in range(batch):
         node = 0
@@ -65,7 +65,7 @@ def select(rule: Rule, tree: Tree, simulation: int, leaves: Leaves) -> None:
 
 @part()
 def back_up(tree: Tree, root: int, leaf: int) -> None:
-    """Carry the leaf's value up to the root: returns along the path, running means in the nodes."""
+    """Back up the leaf's value to the root: add rewards along the path and update the running means of the nodes."""
     node = tree.nodes[root, leaf]
     sampled = float(node.value)
     while node.parent >= 0:
@@ -82,7 +82,7 @@ def back_up(tree: Tree, root: int, leaf: int) -> None:
 
 @part()
 def grow(tree: Tree, number: int, leaves: Leaves) -> None:
-    """Add the leaves as the node of this number to every tree, and back their values up."""
+    """Expand the leaves as node `number` of every tree, and back up their values."""
     batch, nodes = tree.nodes.shape
     for root in range(batch):
         make_node(tree, root, number, leaves.values[root], leaves.logits[root])
@@ -95,7 +95,7 @@ def grow(tree: Tree, number: int, leaves: Leaves) -> None:
         back_up(tree, root, number)
 
 
-# The same, for Python to call.
+# The same functions, to be called from Python.
 compiled_make_roots = compiled(make_roots)
 compiled_select = compiled(select)
 compiled_grow = compiled(grow)

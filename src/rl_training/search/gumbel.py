@@ -1,4 +1,4 @@
-"""Gumbel MuZero's rule: sequential halving among the best perturbed actions at the root, the improved policy inside."""
+"""Gumbel MuZero's rule: sequential halving over perturbed actions at the root, the improved policy at inner nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rl_training.search.tree import Tree
 
 @functools.lru_cache(maxsize=1024)
 def considered_visits(considered: int, num_simulations: int) -> np.ndarray:
-    """Return, for each simulation, how often the action it takes at the root has been visited before.
+    """Return, for each simulation, the number of earlier visits of the action that it takes at the root.
 
-    Sequential halving: all considered actions get equally many visits, then the better half of them, down to two.
+    Sequential halving: all considered actions get equally many visits, then the better half of them, and so on to two.
     """
     if considered <= 1:
         return np.arange(num_simulations, dtype=np.int32)
@@ -34,7 +34,7 @@ def considered_visits(considered: int, num_simulations: int) -> np.ndarray:
 
 @part()
 def best_of_visited(rule: Any, tree: Tree, root: int, visits: int) -> int:
-    """Return the root's best perturbed action among the legal ones that were visited exactly so often."""
+    """Return the best perturbed action of the root among the legal ones with exactly this number of visits."""
     scores = tree.scores
     transform_values(rule.transform, tree, root, 0, scores)
     best = -1
@@ -65,7 +65,7 @@ def improved_policy(rule: Any, tree: Tree, root: int, node: int, scores: np.ndar
 
 @compiled
 def _read(rule: Any, tree: Tree, weights: np.ndarray, actions: np.ndarray) -> None:
-    """Write the improved policy [B, A] and the best action [B] among the most visited."""
+    """Write the improved policies [B, A], and the best actions [B] among the most visited ones."""
     for root in range(len(actions)):
         most = 0
         for action in range(weights.shape[1]):
@@ -80,20 +80,20 @@ class Gumbel(NamedTuple):
     """The constants of Gumbel MuZero's search (Danihelka et al. 2022)."""
 
     max_considered: int = 16
-    """How many actions the root considers at most."""
+    """Largest number of actions considered at the root."""
     transform: CompletedValues = CompletedValues()
 
     @staticmethod
     def at_root(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
-        """Return the root's action that the schedule of considered visits asks for."""
+        """Return the root's action according to the schedule of considered visits."""
         return best_of_visited(rule, tree, root, tree.considered[root, simulation])
 
     @staticmethod
     def inside(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
-        """Return the action that brings the visits inside the tree nearest to the improved policy."""
+        """Return the action that brings the visit counts of an inner node closest to the improved policy."""
         scores = tree.scores
         improved_policy(rule, tree, root, node, scores)
-        total_visits = tree.nodes[root, node].visits  # those of the edges, and the one that made the node
+        total_visits = tree.nodes[root, node].visits  # visits of the edges, plus the one that made the node
         best = -1
         for action in range(len(scores)):
             edge = tree.edges[root, node, action]
@@ -110,7 +110,7 @@ class Gumbel(NamedTuple):
         generator: np.random.Generator,
         noise: np.ndarray | None,
     ) -> None:
-        """Draw Gumbel noise, times `exploration`, and set each root's schedule of considered visits."""
+        """Draw Gumbel noise, multiply it by `exploration`, and set each root's schedule of considered visits."""
         tree.gumbel[:] = 0.0
         if exploration > 0:
             tree.gumbel[:] = exploration * (generator.gumbel(size=legal.shape) if noise is None else noise)
@@ -119,7 +119,7 @@ class Gumbel(NamedTuple):
             tree.considered[row] = schedule
 
     def read(self, tree: Tree, temperature: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return the best actions among the most visited and the improved policies; there is no temperature."""
+        """Return the best actions among the most visited, and the improved policies; the temperature is not used."""
         batch, _, actions = tree.edges.shape
         action, weights = np.empty(batch, np.int64), np.empty((batch, actions), np.float32)
         _read(self, tree, weights, action)

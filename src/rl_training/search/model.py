@@ -1,4 +1,4 @@
-"""What a search asks of a model."""
+"""The interface of a model for the search."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from rl_training.search.tree import Leaves, Tree
 
 
 class ModelOutput(NamedTuple):
-    """What a model says of a batch of states."""
+    """A model's predictions for a batch of states."""
 
-    prior_logits: Tensor  # [B, A], minus infinity for actions known to be illegal
+    prior_logits: Tensor  # [B, A], minus infinity for illegal actions
     value: Tensor  # [B]
     reward: Tensor  # [B], of the step into the state; unused at a root
     discount: Tensor  # [B], of the state's value: 0 after termination, negative when the other player is to move
-    embedding: Tensor  # [B, ...], all that `recurrent` needs to go on from the state
+    embedding: Tensor  # [B, ...], the input of `recurrent` at this state
 
 
 class SearchModel(Protocol):
     """A model to plan with, evaluated for all roots of a batch at once, one call per simulation."""
 
     def initial(self, observation: Any) -> ModelOutput:
-        """Encode the roots' observations."""
+        """Encode the observations at the roots."""
         ...
 
     def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
-        """Take one action [B] in each state; the embedding is a buffer that the next simulation overwrites."""
+        """Predict the states after one action [B] each; the next simulation overwrites the buffer `embedding`."""
         ...
 
 
 class SimulatingModel(Protocol):
-    """A model that runs all simulations of a search by itself."""
+    """A model that runs all simulations of a search itself."""
 
     def initial(self, observation: Any) -> ModelOutput:
-        """Encode the roots' observations."""
+        """Encode the observations at the roots."""
         ...
 
     def simulate(self, rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None:
-        """Grow trees, whose roots are made, to their full size."""
+        """Run all simulations on trees whose roots have been made."""
         ...
 
 
 Searchable = SearchModel | SimulatingModel
-"""What a search takes."""
+"""Any model that a search accepts."""

@@ -1,4 +1,4 @@
-"""MuZero's rule: the prior guides exploration, Dirichlet noise enters the root's prior, visit counts are the policy."""
+"""MuZero's rule: selection by value and prior, Dirichlet noise in the root's prior, visit counts as the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_training.search.tree import Tree
 
 @part()
 def select_by_puct(rule: Any, tree: Tree, root: int, node: int, simulation: int) -> int:
-    """Return the action with the best normalised value plus prior bonus."""
+    """Return the action with the highest sum of normalised value and prior bonus."""
     scores = tree.scores
     transform_values(rule.transform, tree, root, node, scores)
     visits = tree.nodes[root, node].visits
@@ -54,7 +54,7 @@ class Puct(NamedTuple):
         generator: np.random.Generator,
         noise: np.ndarray | None,
     ) -> None:
-        """Mix a share of Dirichlet noise, `exploration`, into the roots' priors."""
+        """Mix a fraction `exploration` of Dirichlet noise into the roots' priors."""
         if exploration <= 0:
             return
         if noise is None:
@@ -65,7 +65,7 @@ class Puct(NamedTuple):
         priors[:] = (1 - exploration) * priors + exploration * noise
 
     def read(self, tree: Tree, temperature: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return actions drawn by visits ** (1 / temperature), the most visited at 0, and the shares of visits."""
+        """Return actions sampled by visits ** (1 / temperature), at 0 the most visited, and the shares of visits."""
         visits = tree.edges["visits"][:, 0]
         weights = (visits / visits.sum(1, keepdims=True)).astype(np.float32)
         if temperature <= 0:

@@ -1,4 +1,4 @@
-"""What a search asks of a selection rule."""
+"""The interface of a selection rule for the search."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rl_training.search.tree import Tree
 
 
 class Rule(Protocol):
-    """How a search chooses actions: its noise at the root, its selection, and what it reads from the finished trees.
+    """How a search chooses actions: noise at the root, selection, and the results read from the finished trees.
 
-    A rule is a named tuple of its constants. `at_root` and `inside` are static functions that numba can compile: they
+    A rule is a named tuple of constants. `at_root` and `inside` are static functions that numba can compile: they
     take (rule, tree, root, node, simulation) and return the action that a simulation takes there.
     """
 
@@ -33,7 +33,7 @@ class Rule(Protocol):
         generator: np.random.Generator,
         noise: np.ndarray | None,
     ) -> None:
-        """Prepare the roots; `legal` and `noise`, which replaces what the generator would draw, are [B, A]."""
+        """Prepare the roots; `legal` and `noise`, which replaces random draws, are [B, A]."""
 
     def read(self, tree: Tree, temperature: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return the actions to take [B] and the policies to learn from [B, A]."""

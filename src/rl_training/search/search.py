@@ -16,9 +16,9 @@ from rl_training.search.tree import Leaves, Tree, TreeBuffers, make_leaves
 
 
 class SearchResult(NamedTuple):
-    """What the search found at the roots."""
+    """The results of a search at the roots."""
 
-    action: np.ndarray  # [B] int64, the one to take
+    action: np.ndarray  # [B] int64, the action to take
     weights: np.ndarray  # [B, A] float32, the policy to learn from: shares of visits, or the improved policy (Gumbel)
     value: np.ndarray  # [B] float32, mean of the network's value and every simulation's return
     visits: np.ndarray  # [B, A] int32
@@ -27,7 +27,7 @@ class SearchResult(NamedTuple):
 
 
 class TreeSearch:
-    """Searches by one rule; its memory is kept for the next call and enlarged when that needs more."""
+    """Tree search with one selection rule; its memory is reused by the next call and enlarged if needed."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -52,18 +52,18 @@ class TreeSearch:
     ) -> SearchResult:
         """Search from a batch of observations.
 
-        `exploration` weighs the root's noise: the share of Dirichlet noise in the prior, or the factor of the Gumbel
-        noise; 0 searches without. `legal` [B, A] is true for the actions that are legal at the roots. PUCT draws the
-        action by visits ** (1 / temperature), 0 takes the most visited; Gumbel has no temperature. `noise` [B, A]
-        replaces what the generator would draw.
+        `exploration` is the amount of noise at the root: the fraction of Dirichlet noise in the prior, or the factor of
+        the Gumbel noise; 0 means none. `legal` [B, A] is true for the actions that are legal at the roots. PUCT samples
+        the action in proportion to visits ** (1 / temperature), at 0 it takes the most visited; Gumbel has no
+        temperature. `noise` [B, A] replaces random draws.
         """
         if num_simulations < 1:
             raise ConfigError(f"num_simulations: must be at least 1, not {num_simulations}")
         output = model.initial(observation)
-        # A slice of a larger tensor would make the compiler start anew for its layout.
+        # A slice of a larger tensor would make numba compile again for its memory layout.
         logits = np.ascontiguousarray(output.prior_logits.float().cpu().numpy())
         values = np.ascontiguousarray(output.value.float().cpu().numpy())
-        known = logits > -np.inf
+        in_model = logits > -np.inf
         if legal is not None:
             logits = np.where(legal, logits, np.float32(-np.inf))
         is_legal = np.isfinite(logits)
@@ -72,7 +72,7 @@ class TreeSearch:
         self.tree = self._buffers.reserve(len(logits), num_simulations + 1, logits.shape[1])
         if self._leaves.logits.shape != logits.shape:
             self._leaves = make_leaves(*logits.shape)
-        self.tree.known[:] = known
+        self.tree.in_model[:] = in_model
         compiled_make_roots(self.tree, values, logits)
         self.rule.add_noise(self.tree, is_legal, exploration, generator, noise)
         if hasattr(model, "simulate"):
@@ -97,19 +97,19 @@ class TreeSearch:
 
 
 class TorchSimulation:
-    """Simulates with any model: one call of it per simulation, for the leaves of all trees together."""
+    """Runs the simulations with any model: one call per simulation for the leaves of all trees together."""
 
     def __init__(self) -> None:
         self._embeddings = torch.empty(0)
 
     def run(self, model: SearchModel, rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None:
-        """Grow trees, whose roots are made, to their full size."""
+        """Run all simulations on trees whose roots have been made."""
         batch, nodes = tree.nodes.shape
         embeddings = self._reserve(root.embedding, nodes)
         by_node = embeddings.view(batch, nodes, *embeddings.shape[1:])
         by_node[:, 0] = root.embedding
         gathered = torch.empty_like(root.embedding)
-        # The same memory as tensors.
+        # The leaves' arrays as tensors that share their memory.
         parents, actions, values, rewards, discounts, logits = map(torch.from_numpy, leaves)
         device = embeddings.device
         for node in range(1, nodes):
@@ -125,9 +125,9 @@ class TorchSimulation:
 
     def _reserve(self, example: Tensor, nodes: int) -> Tensor:
         """Return memory for every node's embedding, [B * N, ...]."""
-        rows, known = len(example) * nodes, self._embeddings
-        fits = known.shape[1:] == example.shape[1:] and known.dtype == example.dtype and known.device == example.device
-        if not fits or len(known) < rows:
+        rows, last = len(example) * nodes, self._embeddings
+        fits = last.shape[1:] == example.shape[1:] and last.dtype == example.dtype and last.device == example.device
+        if not fits or len(last) < rows:
             self._embeddings = example.new_empty(rows, *example.shape[1:])
         return self._embeddings[:rows]
 

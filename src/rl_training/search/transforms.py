@@ -1,7 +1,7 @@
-"""Value transforms: how a selection rule makes Q-values comparable with priors.
+"""Value transforms: how a selection rule makes Q-values comparable to priors.
 
-A transform is a named tuple of its constants with a function `fill`, which writes one number per action into `scores`:
-scratch memory, so that nothing is allocated.
+A transform is a named tuple of constants with a function `fill`, which writes one number per action into the scratch
+array `scores`, so that nothing is allocated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _scale(tree: Tree, root: int, node: int, low: float, high: float, epsilon: f
 
 
 class NodeRange(NamedTuple):
-    """Q-values scaled to [0, 1] by the range of the node's own value and its visited children; unvisited are 0."""
+    """Q-values scaled to [0, 1] by the range of the node's value and its visited children; unvisited actions get 0."""
 
     epsilon: float = 1e-8
     """The smallest range to divide by."""
@@ -44,7 +44,7 @@ class NodeRange(NamedTuple):
 
 
 class TreeRange(NamedTuple):
-    """Q-values scaled to [0, 1] by the range of every Q-value seen in the tree; unvisited are 0."""
+    """Q-values scaled to [0, 1] by the range of all Q-values in the tree; unvisited actions get 0."""
 
     epsilon: float = 1e-8
     """The smallest range to divide by."""
@@ -56,7 +56,7 @@ class TreeRange(NamedTuple):
 
 
 class CompletedValues(NamedTuple):
-    """Q-values, a mixed value where unvisited, scaled to [0, 1] over the actions and weighted by the visits so far."""
+    """Q-values, or a mixed value for unvisited actions, scaled to [0, 1] and weighted by the visits so far."""
 
     c_visit: float = 50.0
     c_scale: float = 0.1
@@ -71,7 +71,7 @@ class CompletedValues(NamedTuple):
         for action in range(len(scores)):
             edge = tree.edges[root, node, action]
             if edge.visits > 0:
-                prior = max(edge.prior, 1e-30)  # one that underflowed to 0 would leave nothing to divide by
+                prior = max(edge.prior, 1e-30)  # a prior that underflowed to 0 could not be divided by
                 weighted += prior * edge.q_value
                 weights += prior
                 total_visits += edge.visits
@@ -83,8 +83,8 @@ class CompletedValues(NamedTuple):
         for action in range(len(scores)):
             edge = tree.edges[root, node, action]
             scores[action] = edge.q_value if edge.visits > 0 else mixed
-            # What a mask forbids at the root still counts for the range; what the model does not know is no action.
-            if edge.logit > -math.inf or (node == 0 and tree.known[root, action]):
+            # Actions masked at the root still count for the range; actions that the model excludes do not.
+            if edge.logit > -math.inf or (node == 0 and tree.in_model[root, action]):
                 low, high = min(low, scores[action]), max(high, scores[action])
         factor = (transform.c_visit + most_visits) * transform.c_scale / max(high - low, transform.epsilon)
         for action in range(len(scores)):

@@ -1,6 +1,6 @@
 """The trees of a batch of roots as flat arrays.
 
-A node's number is that of the simulation which made it; the root is 0.
+A node's index is that of the simulation that made it, counted from 1; the root is 0.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ UNVISITED = -1
 
 NODE = np.dtype(
     [
-        ("visits", np.int32),  # the visit that made the node included
-        ("value", np.float32),  # mean of the network's value and every return backed up
+        ("visits", np.int32),  # including the visit that made the node
+        ("value", np.float32),  # mean of the network's value and all returns backed up
         ("network_value", np.float32),
         ("parent", np.int32),
         ("action", np.int32),  # taken at the parent
-        ("reward", np.float32),  # of that action
-        ("discount", np.float32),  # of the node's value, seen from the parent
+        ("reward", np.float32),  # reward of that action
+        ("discount", np.float32),  # factor of the node's value at the parent
     ],
     align=True,
 )
@@ -44,14 +44,14 @@ class Tree(NamedTuple):
     nodes: np.ndarray  # [B, N] of NODE
     edges: np.ndarray  # [B, N, A] of EDGE
     bounds: np.ndarray  # [B, 2] float32, the lowest and the highest Q-value seen
-    known: np.ndarray  # [B, A] bool, false where the model says that the root has no such action
+    in_model: np.ndarray  # [B, A] bool, false for actions that the model itself excludes at the root
     gumbel: np.ndarray  # [B, A] float32, the root's noise
     considered: np.ndarray  # [B, N - 1] int32, how often the action that simulation i takes at the root was visited
     scores: np.ndarray  # [A] float64, scratch of the selection
 
 
 class Leaves(NamedTuple):
-    """The edges that one simulation expands, one per tree, and what the model says of the states they lead to."""
+    """The edges that one simulation expands, one per tree, and the model's predictions for the states they lead to."""
 
     parents: np.ndarray  # [B] int64, the edge's node as a row of [B * N]
     actions: np.ndarray  # [B] int64
@@ -62,7 +62,7 @@ class Leaves(NamedTuple):
 
 
 def make_leaves(batch: int, actions: int) -> Leaves:
-    """Return arrays for the leaves of so many trees."""
+    """Return arrays for the leaves of `batch` trees."""
     return Leaves(
         parents=np.zeros(batch, np.int64),
         actions=np.zeros(batch, np.int64),
@@ -80,7 +80,7 @@ class Buffers:
         self._memory: dict[str, np.ndarray] = {}
 
     def array(self, name: str, kind: DTypeLike, *shape: int) -> np.ndarray:
-        """Return an array of exactly this shape, uninitialised, valid until the name is asked for again."""
+        """Return an uninitialised array of exactly this shape, valid until the next call with the same name."""
         size = math.prod(shape)
         if name not in self._memory or self._memory[name].size < size:
             self._memory[name] = np.empty(size, kind)
@@ -95,7 +95,7 @@ class TreeBuffers:
         self._tree: Tree | None = None
 
     def reserve(self, batch: int, nodes: int, actions: int) -> Tree:
-        """Return trees of exactly this size, uninitialised, valid until the next call."""
+        """Return uninitialised trees of exactly this size, valid until the next call."""
         if self._tree is None or self._tree.edges.shape != (batch, nodes, actions):
             self._tree = self._view(batch, nodes, actions)
         return self._tree
@@ -106,7 +106,7 @@ class TreeBuffers:
             nodes=array("nodes", NODE, batch, nodes),
             edges=array("edges", EDGE, batch, nodes, actions),
             bounds=array("bounds", np.float32, batch, 2),
-            known=array("known", np.bool_, batch, actions),
+            in_model=array("in_model", np.bool_, batch, actions),
             gumbel=array("gumbel", np.float32, batch, actions),
             considered=array("considered", np.int32, batch, nodes - 1),
             scores=array("scores", np.float64, actions),

@@ -1,4 +1,4 @@
-"""The packaged presets at a glance, read without importing any algorithm."""
+"""The list of packaged presets, read without importing any algorithm."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rl_training.zoo.preset_lock import locked_presets
 
 
 class PresetEntry(NamedTuple):
-    """One line of the catalogue."""
+    """One preset in the list."""
 
     name: str
     algo: str
     env_id: str
     total_timesteps: int
     extra: str | None
-    """What must be installed besides the core."""
+    """The extra that must be installed."""
     suite: str | None
     """The suite whose manifest lists it."""
 
@@ -38,18 +38,18 @@ def list_presets() -> list[PresetEntry]:
     ]
 
 
-# Modules of environments that belong to no suite, and the extras they need.
+# Modules of environments that are not part of a suite, and the extras they need.
 _EXTRAS = {"rl_training.envs.board_games": "boardgames"}
 
 
 def needed_extra(env_id: str) -> str | None:
-    """Return the extra that brings an environment, or None where the core suffices."""
+    """Return the extra that provides an environment, or None if it needs none."""
     manifest = manifest_of(env_id)
     return manifest.extra if manifest is not None else _EXTRAS.get(env_id.partition(":")[0])
 
 
 def _needed_extras(config: Mapping[str, Any]) -> str | None:
-    """Return what a configuration needs besides the core, for all tasks of a suite."""
+    """Return the extras that a configuration needs, for all tasks of a suite."""
     tasks = config["env_kwargs"].get("tasks", [config])
     extras = sorted({extra for task in tasks if (extra := needed_extra(task["env_id"])) is not None})
     return ",".join(extras) or None
@@ -76,7 +76,7 @@ def catalogue_record(presets: Sequence[PresetEntry]) -> dict[str, Any]:
 
 
 def as_table(presets: Sequence[PresetEntry]) -> list[str]:
-    """Return aligned lines with a heading."""
+    """Return aligned lines with a header."""
     rows = [("preset", "algo", "environment", "steps", "extra")]
     rows += [(p.name, p.algo, p.env_id, f"{p.total_timesteps:,}", p.extra or "-") for p in presets]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]

@@ -1,4 +1,4 @@
-"""Two sets of scores against each other, and a leaderboard against an earlier one."""
+"""Comparison of two sets of scores, and of a leaderboard with an earlier one."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Scored(NamedTuple):
     preset: str | None
     fingerprint: str
     scores: Mapping[int, float]
-    """Final evaluation by seed."""
+    """Score of the final evaluation by seed."""
     trained_on: str
-    """The `env_id` of the runs, which on the board of a task is that of its suite."""
+    """The `env_id` of the runs; on the board of a task, that of its suite."""
     tasks: tuple[Scored, ...] = ()
     """Its scores on each task of a suite."""
 
     @classmethod
     def of(cls, entry: Entry) -> Scored:
-        """Take the scores of an entry."""
+        """Return the scores of an entry."""
         scores = {seed: run.score for seed, run in entry.by_seed.items() if run.score is not None}
         tasks = tuple(map(cls.of, entry.tasks))
         about = (entry.name, entry.algo, entry.env_id, entry.preset, entry.fingerprint)
@@ -50,13 +50,13 @@ class Scored(NamedTuple):
 
     @property
     def boards(self) -> tuple[Scored, ...]:
-        """Its scores board by board: those of its environment or suite, and those of the suite's tasks."""
+        """Its scores on every board: on its environment or suite, and on the suite's tasks."""
         return (self._replace(tasks=()), *self.tasks)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the seeds show about A against B."""
+    """The result of comparing A with B."""
 
     a: Scored
     b: Scored
@@ -65,12 +65,12 @@ class Comparison:
     difference: float
     """Interquartile mean of A minus that of B."""
     difference_interval: Interval | None
-    """95% interval of the difference; None where a side has fewer than three seeds."""
+    """95% interval of the difference; None if a side has fewer than three seeds."""
     probability: float
-    """How probably a run of A scores above a run of B; ties count half."""
+    """Probability that a run of A scores above a run of B; ties count half."""
     probability_interval: Interval | None
     tasks: tuple[Comparison, ...] = ()
-    """The same for each task of a suite that both have scores of."""
+    """The same for each task of a suite on which both have scores."""
 
     @property
     def verdict(self) -> str:
@@ -100,7 +100,7 @@ class Comparison:
 
     @property
     def regressions(self) -> list[str]:
-        """Sentences about what became worse, on a suite also task by task."""
+        """Sentences about regressions, for a suite also by task."""
         compared = {comparison.a.env_id for comparison in self.tasks}
         gone = [task.env_id for task in self.b.tasks if task.scores and task.env_id not in compared]
         return [
@@ -109,7 +109,7 @@ class Comparison:
         ]
 
     def as_record(self) -> dict[str, Any]:
-        """Return everything as plain data; what is about a task has its name after a slash, as in metrics."""
+        """Return everything as plain data; keys about a task end in a slash and its name, as in metrics."""
         return {
             "a": self.a.name,
             "b": self.b.name,
@@ -134,7 +134,7 @@ class Comparison:
 
 
 def compare(a: Scored, b: Scored) -> Comparison:
-    """Compare two sets of scores of the same environment."""
+    """Compare two sets of scores on the same environment."""
     if a.env_id != b.env_id:
         raise ConfigError(f"{a.name} is on {a.env_id} and {b.name} on {b.env_id}; compare entries of one environment")
     for side in (a, b):
@@ -171,10 +171,10 @@ class StoredLeaderboard:
     path: Path
     entries: tuple[Scored, ...]
     manifests: Mapping[str, Any]
-    """Version and fingerprint of the suites it was made under."""
+    """Version and fingerprint of the suites at the time."""
 
     def changed_manifests(self) -> list[str]:
-        """Return sentences about suites whose manifest is another one now."""
+        """Return sentences about suites whose manifest has changed."""
         return [
             f"the manifest of {manifest.suite} has changed since {self.path}: fingerprint "
             f"{self.manifests[manifest.suite]['fingerprint']} then, {manifest.fingerprint} now"
@@ -185,17 +185,17 @@ class StoredLeaderboard:
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """A leaderboard against its baseline."""
+    """The comparison of a leaderboard with its baseline."""
 
     name: str
     comparisons: tuple[Comparison, ...] = ()
     missing: tuple[Scored, ...] = ()
-    """Entries of the baseline that this report has no score of."""
+    """Entries of the baseline without a score in this report."""
     changed_manifests: tuple[str, ...] = ()
 
     @property
     def regressions(self) -> list[str]:
-        """Sentences about what became worse or is gone."""
+        """Sentences about entries that became worse or are missing."""
         worse = [sentence for comparison in self.comparisons for sentence in comparison.regressions]
         gone = [
             f"{entry.name} on {entry.env_id} has {len(entry.scores)} seeds in the baseline and no score in this report"
@@ -210,9 +210,9 @@ class BaselineResult:
 
 
 def compare_with_entry(entries: Sequence[Entry], name: str) -> BaselineResult:
-    """Compare an entry with all others of its environment, on a suite task by task too."""
+    """Compare an entry with all others on its environment, for a suite also by task."""
     baseline = Scored.of(find_entry(entries, name))
-    # Where only some boards have scores, they are what there is to compare with.
+    # If only some boards have scores, these are compared.
     scored = [board for board in baseline.boards if board.scores] or [baseline]
     comparisons = [
         compare(other, board)
@@ -224,7 +224,7 @@ def compare_with_entry(entries: Sequence[Entry], name: str) -> BaselineResult:
 
 
 def compare_with_stored(entries: Sequence[Entry], stored: StoredLeaderboard) -> BaselineResult:
-    """Compare every entry with its counterpart of an earlier leaderboard, board by board."""
+    """Compare every entry with its counterpart in an earlier leaderboard, board by board."""
     earlier = [entry for entry in stored.entries if entry.scores]
     comparisons = []
     missing = {(entry.env_id, entry.fingerprint): entry for entry in earlier}
@@ -239,7 +239,7 @@ def compare_with_stored(entries: Sequence[Entry], stored: StoredLeaderboard) -> 
 
 
 def read_leaderboard(path: Path) -> StoredLeaderboard:
-    """Read a file that `leaderboard --output-format json --output FILE` wrote."""
+    """Read a file written by `leaderboard --output-format json --output FILE`."""
     try:
         content = read_json(path)
         version = content["export_version"]
@@ -267,7 +267,7 @@ def _boards(entries: Sequence[Entry]) -> list[Scored]:
 
 
 def _counterpart(current: Scored, earlier: Sequence[Scored]) -> Scored | None:
-    """Return the entry of the same configuration, else the one of the same name: a preset may have changed since."""
+    """Return the entry with the same configuration, else the one of the same name: a preset may have changed since."""
     earlier = [entry for entry in earlier if entry.env_id == current.env_id]
     same = [entry for entry in earlier if entry.fingerprint == current.fingerprint]
     alike = [entry for entry in earlier if entry.name == current.name]

@@ -1,4 +1,4 @@
-"""Whether runs keep to a suite's protocol and to the preset they started from, and how grave each difference is."""
+"""Differences between runs and their suite's protocol or preset, with a severity for each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rl_training.zoo.entries import Entry, preset_settings
 from rl_training.zoo.manifests import Manifest, manifest_of
 
 SEVERITIES = ("minor", "major", "critical")
-"""`critical`: another task or budget, the scores mean something else; `major`: trained or evaluated by other settings;
+"""`critical`: another task or budget, scores are not comparable; `major`: other settings of training or evaluation;
 `minor`: a difference that should not matter for the final score."""
 
 _CRITICAL_KEYS = ("algo", "env_id", "total_timesteps")
 _MINOR_KEYS = ("eval_interval",)
-# Wrappers that change the task; the others change what the agent sees or learns from. Every key of `env_kwargs` that
-# is no wrapper's is an argument of `gymnasium.make` and may change the task.
+# Wrappers that change the task; the others change observations and rewards in training. Every key of `env_kwargs` that
+# is not a wrapper's is an argument of `gymnasium.make` and may change the task.
 _TASK_WRAPPERS = ("max_episode_steps", "atari", "noop_max", "frame_skip")
 _WRAPPER_DEFAULTS = {field.name: field.default for field in dataclasses.fields(EnvParams)}
 
@@ -30,15 +30,15 @@ class DriftFinding(NamedTuple):
     expected: Any
     found: Any
     rule: str
-    """What sets the expectation: `protocol of <suite>` or `preset <name>`."""
+    """Origin of the expected value: `protocol of <suite>` or `preset <name>`."""
 
     def sentence(self) -> str:
-        """Return the finding in words."""
+        """Return the finding as a sentence."""
         return f"{self.key} is {_shown(self.found)}, {self.rule} says {_shown(self.expected)}"
 
 
 def find_drift(entry: Entry) -> tuple[DriftFinding, ...]:
-    """Return how an entry differs from its suite's protocol and from its preset, the gravest first."""
+    """Return the differences of an entry from its suite's protocol and its preset, the most severe first."""
     manifest = manifest_of(entry.env_id)
     findings = _protocol_drift(entry, manifest) if manifest is not None else []
     found = {finding.key for finding in findings}
@@ -47,12 +47,12 @@ def find_drift(entry: Entry) -> tuple[DriftFinding, ...]:
 
 
 def worst_severity(findings: Sequence[DriftFinding]) -> str | None:
-    """Return the gravest severity, None where there is no drift."""
+    """Return the highest severity, None if there is no drift."""
     return max((finding.severity for finding in findings), key=SEVERITIES.index, default=None)
 
 
 def at_least(findings: Sequence[DriftFinding], severity: str) -> list[DriftFinding]:
-    """Return the findings of a severity or a graver one."""
+    """Return the findings of at least this severity."""
     return [finding for finding in findings if SEVERITIES.index(finding.severity) >= SEVERITIES.index(severity)]
 
 
@@ -94,7 +94,7 @@ def _severity(key: str, preset: Mapping[str, Any], settings: Mapping[str, Any]) 
 
 
 def _task(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of `env_kwargs` that decides what is played in evaluation, without defaults."""
+    """Return the part of `env_kwargs` that defines the task in evaluation, without defaults."""
     merged = {key: value for key, value in env_kwargs.items() if key not in MODES}
     merged |= env_kwargs.get("evaluation") or {}
     merged = {key: value for key, value in merged.items() if value != _WRAPPER_DEFAULTS.get(key)}

@@ -1,4 +1,4 @@
-"""Runs grouped into entries: repetitions of one experiment that differ in their seeds only."""
+"""Groups runs into entries: repetitions of one experiment that differ only in their seeds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from functools import cache, cached_property
 from typing import Any
 
 from rl_training.errors import ConfigError, did_you_mean
-from rl_training.experiment.runs import algorithm_word, sanitize
+from rl_training.experiment.runs import algorithm_slug, sanitize
 from rl_training.zoo.preset_lock import locked_presets
 from rl_training.zoo.run_files import STATUSES
 from rl_training.zoo.run_index import RunRecord, Task
 
-# Keys that say where and how a run is carried out, or what it is called, but not what is learned.
+# Keys that affect where and how a run is executed or its name, but not what is learned.
 CARRIED_OUT_BY = frozenset(
     {
         "seed",
@@ -44,41 +44,41 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a leaderboard: all runs of one algorithm on one environment with one configuration.
+    """One row of a leaderboard: all runs of one algorithm on one environment with one configuration.
 
-    Runs on a suite of tasks have a line on the suite's board and, in `tasks`, one on the board of each task.
+    An entry on a suite of tasks has a row on the suite's board and, in `tasks`, one on the board of each task.
     """
 
     name: str
-    """The preset where the configuration is exactly a preset's; else what it started from and a fingerprint."""
+    """The preset's name if the configuration equals a preset's; else what it started from and a fingerprint."""
     algo: str
     env_id: str
-    """The board it stands on: the environment's, the suite's or the task's; see `RunRecord.board`."""
+    """The name of its board: an environment, a suite or a task; see `RunRecord.board`."""
     preset: str | None
-    """Packaged preset that the runs say they started from, or whose configuration they have."""
+    """The packaged preset that the runs name as their start, or whose configuration they have."""
     fingerprint: str
     settings: Mapping[str, Any]
-    """The configuration by dotted key, without what does not decide what is learned."""
+    """The configuration by dotted key, without keys that do not affect what is learned."""
     runs: tuple[RunRecord, ...]
 
     @property
     def trained_on(self) -> str:
-        """The `env_id` of its configuration: on the board of a task that of the whole suite."""
+        """The `env_id` of its configuration; on the board of a task, that of the suite."""
         return self.runs[0].env_id
 
     @property
     def metric(self) -> str:
-        """What its scores are called in `metrics.jsonl`."""
+        """Name of its score in `metrics.jsonl`."""
         return self.runs[0].metric
 
     @property
     def task(self) -> Task | None:
-        """The task of a suite that its scores are of."""
+        """The task of a suite that its scores belong to."""
         return self.runs[0].task
 
     @property
     def label(self) -> str | None:
-        """The name that the user gave to all of its runs; None where they have none or several."""
+        """The name that the user gave to all of its runs; None if there is none or several."""
         names = {run.label for run in self.runs}
         return names.pop() if len(names) == 1 else None
 
@@ -89,25 +89,25 @@ class Entry:
         return tuple(tag for tag in dict.fromkeys(first) if all(tag in tags for tags in others))
 
     def named(self, wanted: str) -> Entry | None:
-        """Return the entry with only those runs that the user gave this name, or else this tag; None without any."""
+        """Return the entry with only the runs that have this name, or else this tag; None if there are none."""
         by_name = [run for run in self.runs if run.label == wanted]
         chosen = by_name or [run for run in self.runs if wanted in run.tags]
         return replace(self, name=wanted, runs=tuple(chosen)) if chosen else None
 
     @cached_property
     def tasks(self) -> tuple[Entry, ...]:
-        """The same entry on the board of each task of its suite; empty where there is one environment."""
-        parts = zip(*(run.tasks for run in self.runs), strict=True)  # one configuration, so the same tasks
+        """The same entry on the board of each task of its suite; empty without a suite."""
+        parts = zip(*(run.tasks for run in self.runs), strict=True)  # all runs have the same tasks
         return tuple(replace(self, env_id=runs[0].board, runs=runs) for runs in parts)
 
     @property
     def boards(self) -> tuple[Entry, ...]:
-        """Itself on every board: that of its environment or suite, and those of the suite's tasks."""
+        """The entry on every board: that of its environment or suite, and those of the suite's tasks."""
         return (self, *self.tasks)
 
     @cached_property
     def by_seed(self) -> dict[int, RunRecord]:
-        """The run that stands for each seed: the latest completed one whose final policy was evaluated."""
+        """The run that is used for each seed: the latest completed one whose final policy was evaluated."""
         chosen: dict[int, RunRecord] = {}
         for run in sorted(self.runs, key=lambda run: (run.seed, run.created_at, run.name, str(run.path))):
             if run.counts:
@@ -121,7 +121,7 @@ class Entry:
 
     @property
     def status_counts(self) -> dict[str, int]:
-        """How many runs ended how; statuses without a run are left out."""
+        """Number of runs by status; statuses without a run are left out."""
         counts = {status: sum(run.status == status for run in self.runs) for status in STATUSES}
         return {status: count for status, count in counts.items() if count}
 
@@ -129,7 +129,7 @@ class Entry:
 def group_runs(runs: Iterable[RunRecord]) -> list[Entry]:
     """Return the entries of some runs, ordered by environment and name."""
     groups: defaultdict[str, list[RunRecord]] = defaultdict(list)
-    settings_of: dict[int, tuple[str, dict[str, Any]]] = {}  # runs share configurations; see `RunRecord.config`
+    settings_of: dict[int, tuple[str, dict[str, Any]]] = {}  # runs share configuration objects; see `RunRecord.config`
     for run in runs:
         if id(run.config) not in settings_of:
             settings = flat_settings(run.config)
@@ -142,7 +142,8 @@ def group_runs(runs: Iterable[RunRecord]) -> list[Entry]:
 def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration by dotted key, without the keys of `CARRIED_OUT_BY` and without empty values.
 
-    Leaving out what is null or empty keeps a fingerprint when a later release adds an option that is off by default.
+    Without null and empty values, a fingerprint stays the same when a later release adds an option that is off by
+    default.
     """
     settings: dict[str, Any] = {}
 
@@ -161,7 +162,7 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _strict(value: Any) -> Any:
-    """Return a value in which numbers that are not finite are texts: equal to themselves, and fit for strict JSON."""
+    """Return a value with non-finite numbers as text, which compares equal to itself and is valid in strict JSON."""
     if isinstance(value, list):
         return [_strict(item) for item in value]
     if isinstance(value, Mapping):
@@ -170,16 +171,16 @@ def _strict(value: Any) -> Any:
 
 
 def fingerprint(content: Any) -> str:
-    """Return twelve hexadecimal digits that stand for plain data, whatever the order of its keys."""
+    """Return twelve hexadecimal digits that identify plain data, independent of the order of keys."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def find_entry(entries: Sequence[Entry], wanted: str) -> Entry:
-    """Return the entry that is meant: by its name or fingerprint, by a name or tag of its runs, by its preset or
-    algorithm, or by how its name begins; in this order.
+    """Return the entry that a name refers to: its name or fingerprint, a name or tag of its runs, its preset or
+    algorithm, or the beginning of its name; in this order.
 
-    By a name or tag of runs, it has only the runs with it, and is called so.
+    An entry found by a name or tag of runs contains only those runs and gets that name.
     """
     kinds: tuple[Callable[[Entry], Entry | None], ...] = (
         lambda entry: entry if entry.name == wanted else None,
@@ -206,7 +207,7 @@ def find_entry(entries: Sequence[Entry], wanted: str) -> Entry:
 
 
 def setting_differences(entries: Sequence[Entry]) -> dict[str, list[Any]]:
-    """Return the settings in which entries differ: per dotted key the value of each entry, None where it has none."""
+    """Return the settings in which entries differ: by dotted key the value of each entry, None if it has none."""
     keys = sorted({key for entry in entries for key in entry.settings})
     columns = {key: [entry.settings.get(key, _MISSING) for entry in entries] for key in keys}
     return {
@@ -224,7 +225,7 @@ def _entry(key: str, runs: Sequence[RunRecord], settings: Mapping[str, Any]) -> 
     first = runs[0]
     same = preset_fingerprints().get(key)
     preset = min((run.preset for run in runs if run.preset is not None), default=same)
-    origin = preset if preset is not None else f"{algorithm_word(first.algo)}-{sanitize(first.env_id)}"
+    origin = preset if preset is not None else f"{algorithm_slug(first.algo)}-{sanitize(first.env_id)}"
     return Entry(
         name=origin if preset is not None and preset == same else f"{origin}+{key[:8]}",
         algo=first.algo,
@@ -238,7 +239,7 @@ def _entry(key: str, runs: Sequence[RunRecord], settings: Mapping[str, Any]) -> 
 
 @cache
 def preset_settings() -> Mapping[str, Mapping[str, Any]]:
-    """Return the settings of every packaged preset."""
+    """Return the settings of all packaged presets."""
     return {name: flat_settings(config) for name, config in locked_presets().items()}
 
 

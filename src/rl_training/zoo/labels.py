@@ -1,4 +1,4 @@
-"""What entries that are shown together are called: the user's names, or the settings in which they differ."""
+"""Labels of entries that are shown together: the user's names, or the settings in which they differ."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_training.experiment.runs import algorithm_word, sanitize
+from rl_training.experiment.runs import algorithm_slug, sanitize
 from rl_training.zoo.entries import Entry, preset_settings, setting_differences
 
-# Settings of one label: a few where they suffice, more where these do not tell the entries apart. The table of
-# differences holds them all.
+# Number of settings in a label: a few if they distinguish the entries, else more. The table of differences contains
+# all.
 _LEAST_SETTINGS, _MOST_SETTINGS = 3, 6
 _MEASURED_BY = ("eval_interval", "eval_episodes")
 _LONGEST_VALUE = 24  # characters
@@ -19,10 +19,10 @@ _LONGEST_VALUE = 24  # characters
 def entry_labels(entries: Sequence[Entry]) -> list[str]:
     """Return one label per entry of a board, all different.
 
-    An entry whose runs share the user's name (`train --name`) is called so. Others are called like their preset, or
-    like algorithm and environment, where that tells them apart, and otherwise by the values of the settings that
-    differ (`learning_rate 0.003`). Tags that only some entries have are added. Two entries that still look alike also
-    get the beginning of their fingerprints.
+    An entry whose runs share the user's name (`train --name`) gets that name. Others get the name of their preset, or
+    algorithm and environment, if that distinguishes them, and otherwise the values of the settings that differ
+    (`learning_rate 0.003`). Tags that only some entries have are added. If two labels are still equal, the beginning of
+    the fingerprint is added.
     """
     titles = [entry.label or _origin(entry) for entry in entries]
     groups: defaultdict[str, list[int]] = defaultdict(list)
@@ -43,18 +43,18 @@ def entry_labels(entries: Sequence[Entry]) -> list[str]:
 
 
 def _origin(entry: Entry) -> str:
-    """Return what an entry started from: the beginning of its name, without the fingerprint."""
-    return entry.preset if entry.preset is not None else f"{algorithm_word(entry.algo)}-{sanitize(entry.trained_on)}"
+    """Return what an entry started from: its name without the fingerprint."""
+    return entry.preset if entry.preset is not None else f"{algorithm_slug(entry.algo)}-{sanitize(entry.trained_on)}"
 
 
 def _settings_of(entries: Sequence[Entry]) -> list[list[str]]:
-    """Return the settings that tell entries of one title apart; of a single one how it differs from its preset."""
+    """Return the settings that distinguish entries of one title; for a single one, its differences from its preset."""
     if len(entries) > 1:
         differences = setting_differences(entries)
     else:
         differences = _preset_differences(entries[0])
-    # What tells most entries apart comes first; among equals, what the algorithm is given. How often a run is evaluated
-    # changes no policy, and is shown only where nothing else differs.
+    # Settings that distinguish most entries come first; among equals, those of the algorithm. The number of evaluations
+    # does not affect the policy and is shown only if nothing else differs.
     keys = sorted(
         differences,
         key=lambda key: (
@@ -90,7 +90,7 @@ def _setting_text(key: str, value: Any) -> str:
 
 
 def _distinguishing_tags(entries: Sequence[Entry]) -> list[list[str]]:
-    """Return the tags that all runs of an entry have and not all entries."""
+    """Return the tags that all runs of an entry, but not all entries, have."""
     of_entries = [entry.tags for entry in entries]
     common = set(of_entries[0]).intersection(*of_entries) if of_entries else set()
     if len(entries) == 1:

@@ -1,7 +1,7 @@
-"""Entries ranked by what their seeds show: per environment, and per suite on normalised scores.
+"""Ranks entries by the scores of their seeds: per environment, and per suite on normalised scores.
 
-The score of a seed is the final evaluation of one completed run. An entry's figure is the interquartile mean over its
-distinct seeds. Entries share a rank while their intervals overlap that of the rank's first entry.
+The score of a seed is the final evaluation of one completed run. Entries are ranked by the interquartile mean over
+their distinct seeds. An entry shares a rank if its interval overlaps that of the rank's first entry.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PROFILE_THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(41))  # 0 to 
 
 
 def few_seeds(seeds: int) -> str:
-    """Return the warning for a number of seeds, empty where they suffice."""
+    """Return a warning for a small number of seeds, empty if there are enough."""
     return "low n" if seeds < SEEDS_FOR_TRUST else ""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the scores of distinct seeds show."""
+    """Statistics of the scores of distinct seeds."""
 
     seeds: int
     iqm: float
@@ -66,17 +66,17 @@ class Summary:
 
     @property
     def note(self) -> str:
-        """A warning where the seeds are few."""
+        """A warning if there are few seeds."""
         return few_seeds(self.seeds)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One entry's place on the board of its environment."""
+    """The place of one entry on its board."""
 
     entry: Entry
     rank: int | None
-    """None where no seed counts."""
+    """None if it has no score."""
     summary: Summary | None
     drift: tuple[DriftFinding, ...]
 
@@ -90,7 +90,7 @@ class Standing:
 
     @property
     def normalized(self) -> float | None:
-        """Interquartile mean on the scale of the references."""
+        """Interquartile mean, normalised by the references."""
         if self.summary is None:
             return None
         if self.entry.metric == SUITE_SCORE:
@@ -99,7 +99,7 @@ class Standing:
 
     @property
     def normalized_median(self) -> float | None:
-        """Interquartile mean over the seeds of the median over a suite's tasks; None where that is not recorded."""
+        """Interquartile mean over seeds of the median over a suite's tasks; None if it is not recorded."""
         finals = [run.final for run in self.entry.by_seed.values()]
         medians = [final.normalized_median for final in finals if final is not None]
         known = [median for median in medians if median is not None]
@@ -108,39 +108,39 @@ class Standing:
 
 @dataclass(frozen=True)
 class SuiteStanding:
-    """One algorithm over the environments of a suite, on normalised scores."""
+    """Normalised scores of one algorithm over the environments of a suite."""
 
     suite: str
     algo: str
     environments: tuple[str, ...]
-    """Those with scores and references; the others do not enter."""
+    """The environments that have scores and references; the others are left out."""
     suite_size: int
-    """Environments of the suite that have references."""
+    """Number of environments of the suite that have references."""
     seeds: int
-    """Fewest distinct seeds on one of the environments."""
+    """Smallest number of distinct seeds on one of the environments."""
     iqm: float
     interval: Interval | None
     optimality_gap: float
     profile: tuple[float, ...]
-    """Share of runs above each of `PROFILE_THRESHOLDS`."""
+    """Fraction of runs above each of `PROFILE_THRESHOLDS`."""
     scores: Mapping[str, Sequence[float]]
-    """Normalised score of every seed, by environment."""
+    """Normalised score of every seed by environment."""
 
     @property
     def profile_band(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The two ends of the profile's 95% interval at each threshold; None below three seeds."""
+        """Lower and upper end of the profile's 95% interval at each threshold; None below three seeds."""
         if self.seeds < SEEDS_FOR_INTERVAL:
             return None
         return performance_profile_band(self.scores, PROFILE_THRESHOLDS)
 
     @property
     def note(self) -> str:
-        """A warning where the seeds are few."""
+        """A warning if there are few seeds."""
         return few_seeds(self.seeds)
 
 
 def rank_entries(entries: Sequence[Entry]) -> list[Standing]:
-    """Return the standings, environment by environment, the best first; entries without a score come last."""
+    """Return the standings by environment, the best first; entries without a score come last."""
     standings: list[Standing] = []
     for env_id in sorted({entry.env_id for entry in entries}):
         board = [entry for entry in entries if entry.env_id == env_id]
@@ -161,7 +161,7 @@ def rank_entries(entries: Sequence[Entry]) -> list[Standing]:
 def shared_ranks(extents: Sequence[Interval]) -> list[int]:
     """Return the ranks of intervals that are ordered from best to worst.
 
-    An interval that overlaps the first one of the current rank shares it; the next rank counts everyone before.
+    An interval that overlaps the first one of the current rank shares it; the next rank counts all before it.
     """
     ranks: list[int] = []
     leader: Interval | None = None
@@ -177,8 +177,8 @@ def shared_ranks(extents: Sequence[Interval]) -> list[int]:
 def suite_standings(standings: Sequence[Standing]) -> tuple[list[SuiteStanding], list[str]]:
     """Return each algorithm's aggregate over each suite, and sentences about what was left out.
 
-    They are ordered by the environments they cover and by score, but not ranked: another set of environments is
-    another contest.
+    They are ordered by the number of environments and by score, but not ranked, because scores over different sets of
+    environments are not comparable.
     """
     found: list[SuiteStanding] = []
     notices: list[str] = []
@@ -192,7 +192,7 @@ def suite_standings(standings: Sequence[Standing]) -> tuple[list[SuiteStanding],
 
 
 def _suite_scores(algo: str, standings: Sequence[Standing], notices: list[str]) -> dict[str, list[float]]:
-    """Return an algorithm's normalised scores per environment, from one comparable entry of each."""
+    """Return an algorithm's normalised scores by environment, from one comparable entry of each."""
     scores: dict[str, list[float]] = {}
     for env_id in sorted({place.entry.env_id for place in standings}):
         board = [place for place in standings if place.entry.env_id == env_id]
@@ -230,5 +230,5 @@ def _suite_standing(manifest: Manifest, algo: str, scores: Mapping[str, list[flo
 
 
 def _extent(summary: Summary) -> Interval:
-    """Return the interval, or the point where there is none."""
+    """Return the interval, or a point if there is none."""
     return summary.interval or Interval(summary.iqm, summary.iqm)

@@ -1,4 +1,4 @@
-"""The suites of the zoo: which environments and presets, under which protocol, normalised by which references."""
+"""The suites of the zoo: their environments and presets, protocol, and references for normalisation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rl_training.zoo.entries import fingerprint, preset_settings
 
 
 class Reference(NamedTuple):
-    """The two scores that fix an environment's scale: 0 is `random`, 1 is `target`."""
+    """The two scores that define an environment's scale: `random` is 0, `target` is 1."""
 
     random: float
     target: float
     kind: str
-    """What the target is: `human`, `solved` (the environment's own threshold) or `published`."""
+    """Kind of target: `human`, `solved` (the environment's own threshold) or `published`."""
     sources: tuple[str, ...]
     """Keys of the manifest's sources."""
 
@@ -29,14 +29,14 @@ class Reference(NamedTuple):
 
 
 class Protocol(NamedTuple):
-    """What makes results of a suite comparable."""
+    """The rules that make results of a suite comparable."""
 
     seeds: int
-    """Distinct seeds of a full result."""
+    """Number of distinct seeds of a full result."""
     eval_episodes: int
-    """Least number of episodes of the final evaluation."""
+    """Smallest number of episodes of the final evaluation."""
     task: Mapping[str, Any]
-    """What `env_kwargs` must say about the task itself, as evaluation sees it; anything else is another task."""
+    """Required `env_kwargs` of the task in evaluation; with others it is another task."""
     training: str
     """The rules of training in words."""
     evaluation: str
@@ -51,18 +51,18 @@ class Manifest:
     version: int
     title: str
     extra: str | None
-    """What must be installed besides the core."""
+    """The extra that must be installed."""
     protocol: Protocol
     sources: Mapping[str, str]
     environments: Mapping[str, Reference | None]
-    """Every environment of the suite; None where no reference is known."""
+    """All environments of the suite; None if no reference is known."""
     presets: tuple[str, ...]
     fingerprint: str
-    """Stands for the whole content, that of the presets included."""
+    """Fingerprint of the whole content, including the presets."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Version and fingerprint, which exports carry along."""
+        """Version and fingerprint, which exports contain."""
         return {"version": self.version, "fingerprint": self.fingerprint}
 
 
@@ -76,7 +76,7 @@ def load_manifests() -> tuple[Manifest, ...]:
 
 
 def read_manifest(content: Mapping[str, Any]) -> Manifest:
-    """Return the manifest that plain data describes."""
+    """Return the manifest described by plain data."""
     environments = {
         env_id: None if entry is None else Reference(**{**entry, "sources": tuple(entry["sources"])})
         for env_id, entry in content["environments"].items()
@@ -97,7 +97,7 @@ def read_manifest(content: Mapping[str, Any]) -> Manifest:
 
 
 def check_suites(names: Iterable[str]) -> None:
-    """Refuse a name that is no suite's."""
+    """Raise an error for a name that is not a suite's."""
     suites = [manifest.suite for manifest in load_manifests()]
     for name in names:
         if name not in suites:
@@ -105,11 +105,11 @@ def check_suites(names: Iterable[str]) -> None:
 
 
 def manifest_of(env_id: str) -> Manifest | None:
-    """Return the suite that an environment belongs to."""
+    """Return the suite of an environment, None if it is in none."""
     return next((manifest for manifest in load_manifests() if env_id in manifest.environments), None)
 
 
 def reference_of(env_id: str) -> Reference | None:
-    """Return the references of an environment, where there are any."""
+    """Return the references of an environment, None if there are none."""
     manifest = manifest_of(env_id)
     return None if manifest is None else manifest.environments[env_id]

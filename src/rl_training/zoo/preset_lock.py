@@ -1,6 +1,6 @@
-"""Every packaged preset with its algorithm's defaults filled in, so that reports can compare runs without torch.
+"""All packaged presets with their algorithms' defaults filled in, so that reports can compare runs without torch.
 
-`python -m rl_training.zoo.preset_lock` writes `presets.lock.json` anew; a test holds it to the presets.
+`python -m rl_training.zoo.preset_lock` regenerates `presets.lock.json`; a test checks it against the presets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def resolve_presets() -> dict[str, dict[str, Any]]:
 
 
 def lock_text(presets: Mapping[str, Any]) -> str:
-    """Return the content of the lock file: one line per key, for readable differences between versions."""
+    """Return the content of the lock file: one line per key, for readable diffs."""
     return json.dumps(presets, indent=1, allow_nan=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What the axes of charts show: labels, units and short numbers, alike on pages and in pictures."""
+"""Labels, units and short numbers on the axes of charts, the same on pages and in images."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rl_training.zoo.page.curves import Axis, Curve
 
 
 class Quantity(NamedTuple):
-    """What an axis shows."""
+    """The quantity on an axis."""
 
     label: str
     unit: float = 1.0
-    """What one of the label's units is worth in the data's."""
+    """Size of the label's unit in units of the data."""
     limits: tuple[float, float] | None = None
-    """Ends of the axis; by default the data's."""
+    """Ends of the axis; by default those of the data."""
 
 
 def quantity_of(axis: Axis, curves: Iterable[Curve]) -> Quantity:
-    """Return the axis that some curves, of which at least one is not empty, are drawn over."""
+    """Return the x axis of some curves, of which at least one is not empty."""
     if axis == "steps":
         return Quantity("environment steps")
     longest = max(curve.end for curve in curves if not curve.empty)
@@ -30,14 +30,14 @@ def quantity_of(axis: Axis, curves: Iterable[Curve]) -> Quantity:
 
 
 def range_text(axis: Axis, end: float) -> str:
-    """Return in words which part of an axis is shown."""
+    """Return a description of the part of an axis that is shown."""
     if axis == "steps":
         return f"first {end:,.0f} steps"
     return f"first {f'{end:.3g} seconds' if end < 180 else f'{end / 60:.3g} minutes'}"
 
 
 def tick_text(value: float) -> str:
-    """Return a value in few signs: 250k, 1.5M, 0.25."""
+    """Return a value in few characters: 250k, 1.5M, 0.25."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size <= abs(value) < 1e12:
             return f"{value / size:.6g}{letter}"
@@ -45,5 +45,5 @@ def tick_text(value: float) -> str:
 
 
 def seed_text(seeds: int) -> str:
-    """Return how many seeds a curve is made of, in words for a legend."""
+    """Return the number of seeds of a curve, as text for a legend."""
     return "no completed run" if not seeds else "1 seed" if seeds == 1 else f"{seeds} seeds"

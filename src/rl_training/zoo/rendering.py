@@ -22,7 +22,7 @@ def render(
 ) -> str:
     """Return the report in one of `FORMATS`.
 
-    `width` is that of the terminal that text is for; `folder` is where a page will lie, by default here.
+    `width` is that of the terminal for text; `folder` is where a page will be, by default the working directory.
     """
     if output_format == "text" and width is not None:
         return _render_for_terminal(report, kind, width)
@@ -60,7 +60,7 @@ def _render_text(report: Report, kind: Kind) -> str:
 
 
 def _render_for_terminal(report: Report, kind: Kind, width: int) -> str:
-    """Return Rich tables that fold what does not fit."""
+    """Return Rich tables that wrap long cells."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -94,7 +94,7 @@ def _render_markdown(report: Report, kind: Kind) -> str:
 
 
 def _render_csv(report: Report, kind: Kind) -> str:
-    """Return one row per run (those that cannot be read included), or one per entry."""
+    """Return one row per run (including unreadable ones), or one per entry."""
     record = report.as_record()
     if kind == "report":
         columns: tuple[str, ...] = _RUN_COLUMNS
@@ -144,7 +144,7 @@ _ENTRY_COLUMNS = (
     *("env_id", "rank", "name", "algo", "preset", "suite", "fingerprint", "seeds", "iqm", "interval_low"),
     *("interval_high", "median", "mean", "std", "min", "max", "normalized_iqm", "label", "tags", "note", "drift"),
 )
-# Only where there are suites; a run's `score/` goes on with the name of the task.
+# Only if there are suites; `score/` is followed by the name of the task.
 _SUITE_COLUMNS = ("trained_on", "metric", "normalized_median", "score/")
 
 
@@ -159,11 +159,11 @@ def _flat_entry(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _csv_text(text: str) -> str:
-    """Return text that no spreadsheet takes for a formula; numbers, negative ones too, are no text."""
+    """Return text that no spreadsheet takes for a formula; numbers, even negative ones, are not text."""
     shown = printable(text)
     return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 
 
 def _markdown_cell(text: str) -> str:
-    """Return text that Markdown shows as it is."""
+    """Return text escaped for Markdown."""
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", printable(text))

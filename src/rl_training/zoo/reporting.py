@@ -1,4 +1,4 @@
-"""One record of what runs show, built from run directories and rendered by others: tables, JSON, CSV, pages."""
+"""The record behind all reports, built from run directories and rendered as tables, JSON, CSV and pages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger("rl_training")
 
 @dataclass(frozen=True)
 class Filters:
-    """Which runs and entries a report is about; an empty filter lets everything pass."""
+    """Selects the runs and entries of a report; an empty filter selects all."""
 
     algo: Sequence[str] = ()
     env: Sequence[str] = ()
@@ -48,7 +48,7 @@ class Filters:
     min_seeds: int = 0
 
     def select_runs(self, runs: Iterable[RunRecord]) -> list[RunRecord]:
-        """Return the runs that pass, and warn of a value that no run has."""
+        """Return the selected runs, and warn of a value that no run has."""
         kept = list(runs)
         for name, wanted, values_of in self._run_filters():
             if not wanted:
@@ -63,7 +63,7 @@ class Filters:
         return kept
 
     def select_entries(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Return the entries that pass: those of a preset, with enough seeds; of a suite perhaps only some tasks."""
+        """Return the selected entries: of a preset, with enough seeds; of a suite perhaps only some tasks."""
         return [
             board
             for entry in entries
@@ -77,7 +77,7 @@ class Filters:
         return [task for task in entry.tasks if task.env_id in self.env]
 
     def admits(self, stored: Scored) -> bool:
-        """Return whether an entry of a baseline belongs to what is reported."""
+        """Return whether an entry of a baseline is selected."""
         wanted = (
             (self.algo, stored.algo),
             (self.env, stored.trained_on if stored.trained_on in self.env else stored.env_id),
@@ -97,11 +97,11 @@ class Filters:
 
 
 class Gate(NamedTuple):
-    """A condition that turns a report into a failure."""
+    """A condition under which a report fails."""
 
     name: str
     reasons: tuple[str, ...]
-    """Why it fired; empty where it did not."""
+    """Reasons of the failure; empty if the condition is met."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,12 @@ class Report:
 
     @property
     def entry_names(self) -> dict[Path, str]:
-        """Name of the entry that each run belongs to."""
+        """Name of the entry of each run."""
         return {run.path: place.entry.name for place in self.standings for run in place.entry.runs}
 
     @property
     def counted(self) -> set[Path]:
-        """Runs that statistics use: one per distinct seed of an entry."""
+        """Runs used in statistics: one per distinct seed of an entry."""
         return {run.path for place in self.standings for run in place.entry.by_seed.values()}
 
     def board(self, env_id: str) -> list[Standing]:
@@ -145,7 +145,7 @@ class Report:
 
     @cached_property
     def labels(self) -> dict[tuple[str, str], str]:
-        """What each entry is called on each board, by board and fingerprint; see `entry_labels`."""
+        """Label of each entry on each board, by board and fingerprint; see `entry_labels`."""
         boards = {env_id: [place.entry for place in self.board(env_id)] for env_id in self.environments}
         return {
             (env_id, entry.fingerprint): label
@@ -154,7 +154,7 @@ class Report:
         }
 
     def label(self, entry: Entry) -> str:
-        """Return what an entry is called among those of its board."""
+        """Return the label of an entry on its board."""
         return self.labels[entry.env_id, entry.fingerprint]
 
     def differences(self, env_id: str) -> dict[str, list[Any]]:
@@ -162,7 +162,7 @@ class Report:
         return setting_differences([place.entry for place in self.board(env_id)])
 
     def as_record(self) -> dict[str, Any]:
-        """Return the whole report as plain data; the export that `--baseline` reads."""
+        """Return the whole report as plain data; `--baseline` reads this export."""
         names, counted = self.entry_names, self.counted
         return {
             "export_version": EXPORT_VERSION,
@@ -191,10 +191,10 @@ def build_report(
     fail_on_drift: str | None = None,
     zoo_only: bool = False,
 ) -> Report:
-    """Read runs and work out everything a report shows.
+    """Read runs and compute everything that a report shows.
 
-    `baseline` is the file of a stored leaderboard or the name of an entry; `fail_on_drift` the least severity of drift
-    that fires its gate; `zoo_only` keeps entries that started from a packaged preset.
+    `baseline` is the file of a stored leaderboard or the name of an entry; `fail_on_drift` is the lowest severity of
+    drift that makes the report fail; `zoo_only` keeps entries that started from a packaged preset.
     """
     filters = filters or Filters()
     index = index_runs(paths)
@@ -232,7 +232,7 @@ def _compare(baseline: str, entries: Sequence[Entry], filters: Filters) -> Basel
 
 
 def _drift_reasons(standings: Sequence[Standing], baseline: BaselineResult | None, severity: str) -> list[str]:
-    reasons = dict.fromkeys(  # an entry drifts alike on every board of its suite
+    reasons = dict.fromkeys(  # an entry has the same drift on every board of its suite
         f"{place.entry.name}: {finding.severity} drift, {finding.sentence()}"
         for place in standings
         for finding in at_least(place.drift, severity)
@@ -241,7 +241,7 @@ def _drift_reasons(standings: Sequence[Standing], baseline: BaselineResult | Non
 
 
 def _mixed_suites(entries: Sequence[Entry]) -> list[str]:
-    """Return sentences about suites whose entries were trained on other tasks or are normalised by other references."""
+    """Return sentences about suites whose entries differ in their tasks or references."""
     notices = []
     for board in sorted({entry.env_id for entry in entries if entry.tasks}):
         kinds = {frozenset(part.task for part in entry.tasks) for entry in entries if entry.env_id == board}
@@ -304,7 +304,7 @@ def _standing_record(place: Standing) -> dict[str, Any]:
 
 
 def _suite_part(place: Standing) -> dict[str, Any]:
-    """Return what the record of an entry on a suite, or on one of its tasks, holds besides."""
+    """Return the additional keys in the record of an entry on a suite or on one of its tasks."""
     return {
         "trained_on": place.entry.trained_on,
         "metric": place.entry.metric,

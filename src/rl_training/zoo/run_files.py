@@ -1,4 +1,4 @@
-"""Read the files of a run directory that somebody else may have made, each fault as a reason in few words."""
+"""Reads the files of a run directory that somebody else may have made, with a short reason for each fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_training.experiment.storage.untrusted import MAX_INTEGER, UntrustedFileE
 
 STATUSES = ("completed", "running", "interrupted", "failed")
 LARGEST_VALUE = 1e100
-"""What no metric reaches; means, squares and differences of smaller numbers are finite."""
+"""No metric reaches this; means, squares and differences of smaller numbers are finite."""
 _LONGEST_NAME = 200  # characters
 
 _METADATA_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -28,13 +28,13 @@ _METADATA_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 class UnreadableError(Exception):
-    """Why a run directory cannot be read."""
+    """The reason why a run directory cannot be read."""
 
 
 def read_run_file(run_dir: Path, name: str, *, may_be_empty: bool = False) -> str:
     """Return the text of one of a run's files."""
     try:
-        text = read_text(run_dir / name)  # a pipe or a device would block the report
+        text = read_text(run_dir / name)  # does not block on a pipe or a device
     except FileNotFoundError:
         raise UnreadableError(f"{name} is missing") from None
     except UntrustedFileError as error:
@@ -49,7 +49,7 @@ def read_run_file(run_dir: Path, name: str, *, may_be_empty: bool = False) -> st
 
 
 def read_run_metadata(run_dir: Path) -> dict[str, Any]:
-    """Return the part of a run's metadata that reports use, checked."""
+    """Return the checked part of a run's metadata that reports use."""
     try:
         metadata = _object(parse_json(read_run_file(run_dir, METADATA), METADATA), METADATA)
     except UntrustedFileError as error:
@@ -76,7 +76,7 @@ def read_run_metadata(run_dir: Path) -> dict[str, Any]:
 def read_row(line: str, place: str, *, cut_off: bool = False) -> dict[str, Any]:
     """Return one row of metrics; `cut_off` says that the line may be incomplete."""
     try:
-        # Not by `parse_json`: a number that is not finite costs its own value, never the run.
+        # Not by `parse_json`: a non-finite number loses only its own value, not the run.
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a number too long"
@@ -85,7 +85,7 @@ def read_row(line: str, place: str, *, cut_off: bool = False) -> dict[str, Any]:
 
 
 def row_step(row: Mapping[str, Any], place: str) -> int:
-    """Return the step of a row of metrics, and refuse a row that is none."""
+    """Return the step of a row of metrics; raise an error if it is not one."""
     step = row.get("global_step")
     known = isinstance(step, int) and not isinstance(step, bool) and 0 <= step < MAX_INTEGER
     if not known or row.get("event") not in ("train", "eval"):
@@ -95,15 +95,15 @@ def row_step(row: Mapping[str, Any], place: str) -> int:
 
 
 def finite(value: Any) -> float | None:
-    """Return a number of a row as a float, None where it is no finite number of a size that a metric can have."""
+    """Return a number of a row as a float, None if it is not finite or too large for a metric."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    # JSON knows integers beyond every float, and comparing them converts nothing.
+    # JSON integers may exceed every float; comparing them does not convert them.
     return float(value) if -LARGEST_VALUE <= value <= LARGEST_VALUE else None
 
 
 def is_name(value: Any) -> bool:
-    """Return whether a value may stand in names of entries, in sentences and on terminals."""
+    """Return whether a value may be used in names of entries, in sentences and on terminals."""
     return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
 
 
@@ -118,6 +118,6 @@ def _foreign(key: str, value: Any) -> UnreadableError:
 
 
 def _short(value: Any) -> str:
-    """Return a value as a reason shows it."""
+    """Return a value in short form for a reason."""
     text = repr(value)
     return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}..."

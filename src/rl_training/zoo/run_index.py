@@ -1,7 +1,7 @@
-"""Find run directories and read what reports need of them: `metadata.json`, `config.yaml` and `metrics.jsonl`.
+"""Finds run directories and reads the parts that reports need: `metadata.json`, `config.yaml` and `metrics.jsonl`.
 
-A directory that cannot be read is listed with the reason and never ends a report. Nothing here imports torch or an
-environment, and training rows are not decoded, so that hundreds of runs take about a second.
+A directory that cannot be read is listed with the reason and does not stop a report. Nothing here imports torch or an
+environment, and training rows are not decoded, so that reading hundreds of runs takes about a second.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from rl_training.zoo.run_files import (
 )
 
 SMALLEST_SCALE = 1e-100
-"""What two references must differ by: a score divided by less may be no number any more."""
+"""Smallest difference of two references: a score divided by less may overflow."""
 NORMALIZED_MEDIAN = "eval_normalized_median"
 PER_RUN_KEYS = ("seed", "output_dir")
 
 _RUN_NAME = re.compile(r".+__seed\d+__\d{8}T\d{6}Z(-\d+)?")
-# With the lines that continue it: a long path is folded.
+# Including continuation lines: a long path is folded.
 _PER_RUN_LINES = re.compile(rf"^(?:{'|'.join(PER_RUN_KEYS)}): .*\n(?:[ ].*\n|\n)*", flags=re.MULTILINE)
 _CHECKPOINT = re.compile(r"checkpoints/step_([0-9]{1,18})")
-# How the recorder begins a training row. Reports do not need its content; every other row is decoded and checked.
+# The beginning of a training row. Reports do not need its content; all other rows are decoded and checked.
 _TRAINING_ROW = '{"event": "train", "global_step": '
 
 
@@ -45,11 +45,11 @@ class Evaluation(NamedTuple):
 
     step: int
     score: float | None
-    """What `RunRecord.metric` names, as a rule the mean return of its episodes; None where it was not finite."""
+    """The value of `RunRecord.metric`, usually the mean return of its episodes; None if it was not finite."""
     episodes: int | None
-    """How many episodes were played, over all tasks of a suite."""
+    """Number of episodes, over all tasks of a suite."""
     normalized_median: float | None = None
-    """Median over the tasks of a suite, each on the scale of its references."""
+    """Median of the normalised scores over the tasks of a suite."""
 
 
 class Task(NamedTuple):
@@ -63,7 +63,7 @@ class Task(NamedTuple):
 
     @property
     def scale(self) -> tuple[float, float] | None:
-        """The returns that are 0 and 1 on its scale; None where it has no references."""
+        """The returns at 0 and 1 of its scale; None if it has no references."""
         if self.random is None or self.target is None or abs(self.target - self.random) < SMALLEST_SCALE:
             return None
         return self.random, self.target
@@ -71,7 +71,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run as reports see it."""
+    """One run, as used in reports."""
 
     path: Path
     algo: str
@@ -82,22 +82,22 @@ class RunRecord:
     created_at: str
     finished_at: str | None
     config: Mapping[str, Any]
-    """The resolved configuration without seed and output directory; runs of the same content share one object."""
+    """The resolved configuration without seed and output directory; runs with equal ones share one object."""
     steps: int
-    """Environment steps at the last row of metrics; of an interrupted run at its last checkpoint."""
+    """Environment steps at the last row of metrics; for an interrupted run, at its last checkpoint."""
     evaluations: tuple[Evaluation, ...]
     metric: str = SCORE
-    """What the evaluations' score is called in `metrics.jsonl`."""
+    """Name of the evaluations' score in `metrics.jsonl`."""
     task: Task | None = None
-    """The task that the scores are of, where this is one task's part of a run on a suite."""
+    """The task of the scores, if this is one task's part of a run on a suite."""
     tasks: tuple[RunRecord, ...] = ()
-    """The same run as each task of its suite sees it; empty for a run on one environment."""
+    """The run's part of each task of its suite; empty for a run on one environment."""
 
     @property
     def board(self) -> str:
-        """Name of the board that its scores stand on: that of an environment, of a suite or of a task of a suite.
+        """Name of its board: an environment, a suite or a task of a suite.
 
-        A suite's says what is ranked, since normalised scores and returns cannot stand on one board.
+        The board of a suite names the metric, since normalised scores and returns cannot be ranked together.
         """
         if self.task is not None:
             return f"{self.env_id}/{self.task.name}"
@@ -112,22 +112,22 @@ class RunRecord:
 
     @property
     def label(self) -> str | None:
-        """Name that the user gave to the run (`train --name`)."""
+        """The name that the user gave to the run (`train --name`)."""
         return self.config.get("name")
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Labels that the run was given."""
+        """The tags of the run."""
         return tuple(self.config.get("tags") or ())
 
     @property
     def preset(self) -> str | None:
-        """Preset that the configuration started from."""
+        """The preset that the configuration started from."""
         return self.config.get("preset")
 
     @property
     def score(self) -> float | None:
-        """Score of the evaluation at the run's last step; None where there is none."""
+        """Score of the evaluation at the run's last step; None if there is none."""
         return None if self.final is None else self.final.score
 
     @property
@@ -139,17 +139,17 @@ class RunRecord:
 
     @property
     def task_scores(self) -> dict[str, float | None]:
-        """Score by the name of each task of a suite."""
+        """Score of each task of a suite, by name."""
         return {part.task.name: part.score for part in self.tasks if part.task is not None}
 
     @property
     def counts(self) -> bool:
-        """Whether statistics may use the run: it was completed and its final policy was evaluated."""
+        """Whether statistics use the run: it was completed and its final policy was evaluated."""
         return self.status == "completed" and self.score is not None
 
 
 class UnreadableRun(NamedTuple):
-    """A run directory that cannot be read, and why."""
+    """A run directory that cannot be read, and the reason."""
 
     path: Path
     reason: str
@@ -157,14 +157,14 @@ class UnreadableRun(NamedTuple):
 
 @dataclass(frozen=True)
 class RunIndex:
-    """Every run below some paths, ordered by path."""
+    """All runs below some paths, ordered by path."""
 
     runs: tuple[RunRecord, ...]
     unreadable: tuple[UnreadableRun, ...]
 
 
 def index_runs(paths: Iterable[Path]) -> RunIndex:
-    """Read every run directory that is one of `paths` or lies below one."""
+    """Read every run directory that is one of `paths` or is below one."""
     reader = _RunReader()
     runs: list[RunRecord] = []
     unreadable: list[UnreadableRun] = []
@@ -202,7 +202,7 @@ def _run_directories(root: Path, unreadable: list[UnreadableRun]) -> Iterator[Pa
     for folder, names, files in os.walk(root, onerror=note):
         path = Path(folder)
         if METADATA in files or METRICS in files or _RUN_NAME.fullmatch(path.name):
-            names.clear()  # nothing inside a run is another run
+            names.clear()  # a run contains no other run
             yield path
         names[:] = [name for name in names if not name.startswith(".")]
 
@@ -279,11 +279,11 @@ def _check_config(config: Any) -> None:
 
 
 def _tasks(config: Mapping[str, Any]) -> tuple[Task, ...]:
-    """Return the tasks of a suite, nothing where a configuration is about one environment."""
+    """Return the tasks of a suite, empty for a configuration with one environment."""
     env_kwargs = config.get("env_kwargs")
     tasks = env_kwargs.get("tasks") if isinstance(env_kwargs, dict) else None
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "env_id" in task for task in tasks):
-        return ()  # if it is there at all, an environment's own argument is called so
+        return ()  # an environment's own argument may have this name
     return tuple(
         Task(
             task["env_id"] if task.get("name") is None else task["name"],
@@ -318,7 +318,7 @@ def _read_metrics(path: Path, metadata: Mapping[str, Any]) -> tuple[int, list[di
 
 
 def _checkpoint_step(metadata: Mapping[str, Any]) -> int | None:
-    """Return the step that an interrupted run goes on from: it was saved after its last row of metrics."""
+    """Return the step that an interrupted run continues from: it was saved after its last row of metrics."""
     if metadata["status"] != "interrupted":
         return None
     found = _CHECKPOINT.fullmatch(str(metadata.get("latest_checkpoint")))

@@ -1,4 +1,4 @@
-"""A report as tables of text for people, which every page and every terminal shows alike."""
+"""A report as tables of text, for pages and terminals."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rl_training.zoo.leaderboard import PROFILE_THRESHOLDS, Standing
 from rl_training.zoo.manifests import manifest_of
 from rl_training.zoo.reporting import Report
 
-_SHOWN_THRESHOLDS = (0.25, 0.5, 0.75, 1.0)  # of the profiles; exports hold them all
+_SHOWN_THRESHOLDS = (0.25, 0.5, 0.75, 1.0)  # of the profiles; exports contain all
 
 
 class Table(NamedTuple):
-    """Cells for people; `>` after a column's name aligns it to the right, `?` leaves it out while it is empty."""
+    """Text cells; `>` after a column's name aligns it to the right, `?` leaves the column out if it is empty."""
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
     def without_empty_columns(self) -> Table:
-        """Return the table without the columns that are optional and empty."""
+        """Return the table without optional columns that are empty."""
         kept = [
             position
             for position, column in enumerate(self.columns)
@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 
 def report_tables(report: Report) -> list[Table]:
-    """Return the runs, what could not be read, and the groups they form."""
+    """Return the tables of runs, unreadable runs and entries."""
     groups = [
         (
             place.entry.name,
@@ -67,7 +67,7 @@ def leaderboard_tables(report: Report) -> list[Table]:
 
 
 def run_table(report: Report) -> Table:
-    """Return the runs, in the report's order."""
+    """Return the runs in the report's order."""
     names, counted = report.entry_names, report.counted
     rows = [
         (
@@ -162,7 +162,7 @@ def unreadable_table(report: Report) -> Table:
 
 
 def baseline_tables(report: Report) -> list[Table]:
-    """Return the comparison with the baseline, nothing where there is none."""
+    """Return the comparison with the baseline, empty if there is none."""
     if report.baseline is None:
         return []
     rows = [
@@ -187,18 +187,18 @@ def baseline_tables(report: Report) -> list[Table]:
 
 
 def drift_tables(report: Report) -> list[Table]:
-    """Return what drifts from protocols and presets."""
+    """Return the drift from protocols and presets."""
     rows = [
         (place.entry.name, finding.severity, finding.sentence())
         for place in report.standings
         for finding in place.drift
     ]
-    distinct = list(dict.fromkeys(rows))  # an entry drifts alike on every board of its suite
+    distinct = list(dict.fromkeys(rows))  # an entry has the same drift on every board of its suite
     return [Table("Drift", ("entry", "severity", "finding"), distinct)]
 
 
 def board_title(report: Report, env_id: str) -> str:
-    """Return an environment with its suite and the references of its scores."""
+    """Return an environment's title with its suite and the references of its scores."""
     scales = {None if (task := place.entry.task) is None else task.scale for place in report.board(env_id)}
     if len(scales) == 1 and (scale := scales.pop()) is not None:
         return f"{env_id} (random {scale[0]:g}, target {scale[1]:g})"
@@ -210,7 +210,7 @@ def board_title(report: Report, env_id: str) -> str:
 
 
 def _label(report: Report, place: Standing) -> str:
-    """Return what tells an entry from the others, nothing where that is its name."""
+    """Return the label of an entry, empty if it is its name."""
     label = report.label(place.entry)
     return "" if label == place.entry.name else label
 
@@ -229,7 +229,7 @@ def _spread(place: Standing) -> tuple[str, ...]:
 
 
 def score_text(value: float | None) -> str:
-    """Return a score in as many digits as matter."""
+    """Return a score with a suitable number of digits."""
     if value is None:
         return "-"
     if 0 < abs(value) < 0.1:
@@ -242,5 +242,5 @@ def _decimal(value: float | None) -> str:
 
 
 def interval_text(interval: tuple[float, float] | None, shown: Callable[[float], str]) -> str:
-    """Return the two ends of an interval, each as `shown` writes it."""
+    """Return the two ends of an interval, each formatted by `shown`."""
     return "-" if interval is None else f"{shown(interval[0])} to {shown(interval[1])}"

@@ -45,7 +45,7 @@ def recorded(ends: str, *, masked: bool = False) -> TrajectoryReplay:
         reward = np.array([step + 1.0], np.float32)
         replay.add(np.array([(step + 1) % ACTIONS]), reward, terminated, truncated, final, shown, legal, legal)
         policy = np.full((1, ACTIONS), 1 / ACTIONS, np.float32)
-        replay.note_search(policy, np.array([0.5 * step]), terminated, truncated)
+        replay.add_search(policy, np.array([0.5 * step]), terminated, truncated)
     return replay
 
 

@@ -127,7 +127,7 @@ def test_the_replay_keeps_what_the_search_said(tmp_path: Path, monkeypatch: pyte
     from rl_training.data.trajectory_replay import TrajectoryReplay
 
     kept: list[Any] = []
-    original_note, original_run = TrajectoryReplay.note_search, TreeSearch.run
+    original_add, original_run = TrajectoryReplay.add_search, TreeSearch.run
 
     def run(self: TreeSearch, *arguments: Any, **settings: Any) -> Any:
         found = original_run(self, *arguments, **settings)
@@ -135,7 +135,7 @@ def test_the_replay_keeps_what_the_search_said(tmp_path: Path, monkeypatch: pyte
         return found
 
     def note(self: TrajectoryReplay, policy: Any, value: Any, *ends: Any) -> None:
-        original_note(self, policy, value, *ends)
+        original_add(self, policy, value, *ends)
         rows = np.arange(self.count - 2, self.count) % self.capacity
         np.testing.assert_array_equal(self.columns["action"][rows], kept[-1].action)
         np.testing.assert_array_equal(self.columns["policy"][rows], kept[-1].weights)
@@ -144,7 +144,7 @@ def test_the_replay_keeps_what_the_search_said(tmp_path: Path, monkeypatch: pyte
         assert (self.columns["ended"][rows] > 0).tolist() == (ends[0] | ends[1]).tolist()
 
     monkeypatch.setattr(TreeSearch, "run", run)
-    monkeypatch.setattr(TrajectoryReplay, "note_search", note)
+    monkeypatch.setattr(TrajectoryReplay, "add_search", note)
     train_tiny(tmp_path, "muzero", "toy_envs:Toy/Discrete-v0")
     assert len(kept) > STEPS // 2
 

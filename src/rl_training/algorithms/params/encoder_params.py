@@ -1,4 +1,4 @@
-"""The parameters of every algorithm whose encoder can be one of the user's own."""
+"""Parameters of every algorithm that accepts a user-defined encoder."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class EncoderParams:
     on_fork: ClassVar[Mapping[str, str]] = rules(NETWORKS, "encoder", "encoder_kwargs")
 
     encoder: str | None = None
-    """Encoder of your own, `package.module:Name` or `path/to/file.py:Name`; null takes the one for the observations."""
+    """A user-defined encoder, `package.module:Name` or `path/to/file.py:Name`; null: the built-in encoder."""
     encoder_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of that encoder besides the observation space."""
+    """Keyword arguments of that encoder, besides the observation space."""
 
     def encoder_problems(self) -> list[str]:
-        """Return the repairs for an encoder that cannot be meant."""
+        """Return an error message for each invalid encoder setting."""
         if self.encoder is None and self.encoder_kwargs:
             return [
-                "algo_kwargs.encoder_kwargs: there is no encoder that takes them; set algo_kwargs.encoder, or leave "
+                "algo_kwargs.encoder_kwargs: there is no encoder to pass them to; set algo_kwargs.encoder, or leave "
                 "them out"
             ]
         if self.encoder is not None and not all(self.encoder.rpartition(":")[::2]):

@@ -1,4 +1,4 @@
-"""How many weights networks have, counted before they are made."""
+"""Numbers of weights of networks, computed before the networks are made."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from itertools import pairwise
 
 
 def dense_weights(*widths: int) -> int:
-    """Return the weights and biases of dense layers between these widths."""
+    """Return the number of weights and biases of dense layers with these widths."""
     return sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths))

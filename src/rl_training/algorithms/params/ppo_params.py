@@ -37,7 +37,7 @@ class PPOParams(OnPolicyParams):
     }
 
     clip_coef: Annotated[float, Gt(0)] = 0.2
-    """How far the new policy's probability ratio may leave 1 before its gradient is cut."""
+    """The probability ratio is clipped to the range 1 - clip_coef to 1 + clip_coef."""
     clip_coef_schedule: ScheduleSpec | None = None
     """How the clip range changes over the run."""
     clip_coef_warmup_steps: Annotated[int, Ge(0)] = 0
@@ -51,13 +51,13 @@ class PPOParams(OnPolicyParams):
     update_epochs: Annotated[int, Ge(1)] = 10
     """Passes over each rollout."""
     minibatch_size: Annotated[int, Ge(1)] | None = 64
-    """Transitions per gradient step; null takes the whole rollout at once."""
+    """Transitions per gradient step; null: the whole rollout."""
     gae_lambda: Annotated[float, Interval(ge=0, le=1)] = 0.95
     """Trade-off between bias (0) and variance (1) of the advantage estimate."""
     vf_coef: Annotated[float, Ge(0)] = 0.5
     """Weight of the value loss (mean squared error)."""
     normalize_advantage: bool = True
-    """Give the advantages of each minibatch zero mean and unit deviation."""
+    """Normalise the advantages of each minibatch to zero mean and unit standard deviation."""
     clip_value_loss: bool = False
     """Clip the change of the value prediction by clip_coef, as the original implementation does."""
     target_kl: Annotated[float, Gt(0)] | None = None
@@ -80,7 +80,7 @@ class PPOParams(OnPolicyParams):
     """Compile the loss with torch.compile: slower to start, faster per update."""
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return the repairs for values that do not fit together."""
+        """Return an error message for each inconsistent combination of values."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         rollout = self.num_steps * num_envs
         if self.minibatch_size is not None and self.minibatch_size > rollout:
@@ -95,7 +95,7 @@ class PPOParams(OnPolicyParams):
                 "raise minibatch_size or num_steps, or set normalize_advantage to false"
             )
         if self.sde_sample_freq == 0:
-            found.append("algo_kwargs.sde_sample_freq: 0 steps have no meaning; use -1 for once per rollout")
+            found.append("algo_kwargs.sde_sample_freq: 0 steps are not possible; use -1 for once per rollout")
         if self.use_sde and self.log_std == "state_dependent":
             found.append(
                 "algo_kwargs.use_sde: its noise already depends on the state; "
@@ -111,14 +111,14 @@ class A2CParams(PPOParams):
     learning_rate: Annotated[float, Gt(0)] = 7e-4
     """Step size of the optimizer."""
     num_steps: Annotated[int, Ge(1)] = 5
-    """Steps each environment makes per rollout; a rollout holds num_steps * num_envs transitions."""
+    """Steps of each environment per rollout; a rollout holds num_steps * num_envs transitions."""
     update_epochs: Annotated[int, Interval(ge=1, le=1)] = 1
     """Passes over each rollout: A2C makes exactly one."""
     minibatch_size: None = None
-    """A2C takes the whole rollout at once."""
+    """A2C uses the whole rollout for one gradient step."""
     gae_lambda: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Trade-off between bias (0) and variance (1) of the advantage estimate."""
     normalize_advantage: bool = False
-    """Give the advantages of each rollout zero mean and unit deviation."""
+    """Normalise the advantages of each rollout to zero mean and unit standard deviation."""
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
     """Optimizer of all parameters."""

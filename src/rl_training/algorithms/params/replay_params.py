@@ -1,4 +1,4 @@
-"""The parameters that every algorithm with a replay has."""
+"""Parameters of every algorithm with a replay."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from rl_training.experiment.schedules import ScheduleSpec
 
 @dataclass(frozen=True)
 class ExperienceParams:
-    """How experience is kept, and when learning from it begins."""
+    """How experience is stored, and when learning begins."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
     on_fork: ClassVar[Mapping[str, str]] = {
         **scheduled("learning_rate"),
         **rules(FREE, "memory_map", "learning_starts", "batch_size"),
-        **rules(REPLAY, "gamma", "buffer_size"),  # rows hold discounts, or values that a search discounted
+        **rules(REPLAY, "gamma", "buffer_size"),  # rows contain discounts, or values that a search discounted
     }
 
     learning_rate: Annotated[float, Gt(0)] = 3e-4
     """Step size of the optimizers."""
     learning_rate_schedule: ScheduleSpec | None = None
-    """How the learning rate changes over the run; the fixed value is its start."""
+    """How the learning rate changes over the run; it starts at the fixed value."""
     learning_rate_warmup_steps: Annotated[int, Ge(0)] = 0
     """Environment steps over which the learning rate rises linearly from 0."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount factor."""
     buffer_size: Annotated[int, Ge(1)] = 1_000_000
-    """Transitions the replay holds."""
+    """Capacity of the replay in transitions."""
     memory_map: bool = False
-    """Keep the replay in nameless files where the run is, which vanish with the process, instead of in memory."""
+    """Keep the replay in unnamed files in the run directory instead of in memory; they vanish with the process."""
     learning_starts: Annotated[int, Ge(0)] = 1_000
-    """Environment steps before learning begins; a batch larger than what they store repeats transitions."""
+    """Environment steps before learning begins; if they are fewer than a batch, transitions are repeated."""
     batch_size: Annotated[int, Ge(1)] = 256
     """Transitions per gradient step."""
 
@@ -48,25 +48,25 @@ class ExperienceParams:
 
     @property
     def stored_steps(self) -> int:
-        """How many steps a stored transition spans; the latest ones are held back until it is complete."""
+        """Steps that a stored transition spans; the latest steps are held back until their transition is complete."""
         return 1
 
     @property
     def by_priority(self) -> bool:
-        """Whether the replay draws by priorities."""
+        """Whether the replay samples by priority."""
         return False
 
     @property
     def with_search(self) -> bool:
-        """Whether the replay keeps what a search said."""
+        """Whether the replay stores search results."""
         return False
 
     def network_weights(self, inputs: int, outputs: int) -> int:
-        """Return how many weights are trained at least, for so many input features and action outputs."""
+        """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
         return 0
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return the repairs for values that do not fit together."""
+        """Return an error message for each inconsistent combination of values."""
         found = []
         if self.batch_size > self.buffer_size:
             found.append("algo_kwargs.batch_size: is larger than the replay; lower it or raise buffer_size")
@@ -81,7 +81,7 @@ class ExperienceParams:
 
 @dataclass(frozen=True)
 class ReplayParams(EncoderParams, ExperienceParams):
-    """How often single transitions are learned from, and what they are made of."""
+    """Parameters of algorithms that learn from single transitions: how often, and how transitions are computed."""
 
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(FREE, "train_interval", "gradient_steps", "hindsight_ratio"),
@@ -89,40 +89,40 @@ class ReplayParams(EncoderParams, ExperienceParams):
     }
 
     learning_starts: Annotated[int, Ge(0)] = 1_000
-    """Environment steps of random actions before learning begins; a larger batch repeats what they store."""
+    """Environment steps with random actions before learning begins; a larger batch repeats transitions."""
     train_interval: Annotated[int, Ge(1)] = 1
     """Environment steps between rounds of gradient steps."""
     gradient_steps: Annotated[int, Ge(-1)] = 1
-    """Gradient steps per round; -1 makes as many as environment steps were taken since the last round."""
+    """Gradient steps per round; -1: as many as environment steps since the last round."""
     n_step: Annotated[int, Ge(1)] = 1
-    """Rewards summed before the value of the successor is used."""
+    """Number of rewards summed before the value of the next state is used."""
     hindsight: Literal["none", "future", "final", "episode"] = "none"
-    """Goal-conditioned tasks: learn also from goals that were reached later, at the end or anywhere in the episode."""
+    """Goal-conditioned tasks: also learn from goals that the episode reached later, at its end or at any time."""
     hindsight_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.8
-    """Share of a batch whose goals are replaced."""
+    """Fraction of a batch whose goals are replaced."""
 
     @property
     def stored_steps(self) -> int:
-        """How many steps a stored transition spans; the latest ones are held back until it is complete."""
+        """Steps that a stored transition spans; the latest steps are held back until their transition is complete."""
         return self.n_step
 
     @property
     def updates_per_round(self) -> int:
-        """Gradient steps that follow every `train_interval` environment steps."""
+        """Gradient steps after every `train_interval` environment steps."""
         return self.train_interval if self.gradient_steps == -1 else self.gradient_steps
 
     @property
     def by_priority(self) -> bool:
-        """Whether the replay draws by priorities."""
+        """Whether the replay samples by priority."""
         return bool(getattr(self, "prioritized", False))
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return the repairs for values that do not fit together."""
+        """Return an error message for each inconsistent combination of values."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         found += self.encoder_problems()
         if self.gradient_steps == 0:
             found.append(
-                "algo_kwargs.gradient_steps: 0 would never learn; raise it, or use -1 for as many as steps were taken"
+                "algo_kwargs.gradient_steps: 0 would never learn; raise it, or use -1 for as many as environment steps"
             )
         if self.n_step > self.buffer_size:
             found.append("algo_kwargs.n_step: is longer than the replay; lower it or raise buffer_size")

@@ -1,1 +1,1 @@
-"""What the planning algorithms share: parameters, batches and their targets, unrolled losses, models to search in."""
+"""Shared code of the planning algorithms: parameters, batches and targets, unrolled losses, models for the search."""

@@ -1,4 +1,4 @@
-"""From what a planning network or its search says to actions. B is the batch size, A the number of actions."""
+"""Actions chosen from a policy or a search result. B is the batch size, A the number of actions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 from rl_training.search.search import SearchResult
 
 
-def actions_by_policy(logits: Tensor, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-    """Return the most probable legal actions [B] by logits [B, A]; drawn ones where a generator is given."""
+def actions_from_policy(logits: Tensor, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
+    """Return the most probable legal actions [B] given logits [B, A], or sampled ones if a generator is given."""
     if mask is not None:
         logits = logits.masked_fill(~mask & mask.any(dim=1, keepdim=True), -torch.inf)
     if generator is None:
@@ -17,8 +17,8 @@ def actions_by_policy(logits: Tensor, mask: Tensor | None, generator: torch.Gene
     return torch.multinomial(logits.softmax(dim=1), 1, generator=generator).squeeze(1)
 
 
-def actions_by_search(found: SearchResult, device: torch.device, generator: torch.Generator | None) -> Tensor:
-    """Return the search's actions [B]; where a generator is given, actions drawn from its policy."""
+def actions_from_search(found: SearchResult, device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """Return the search's actions [B], or actions sampled from its policy if a generator is given."""
     if generator is None:
         return torch.as_tensor(found.action, device=device)
     weights = torch.as_tensor(found.weights, device=device)

@@ -1,4 +1,4 @@
-"""From rows of a replay to a batch for the learner: returns, bootstraps, policies searched again."""
+"""Training batches from the rows of a replay: returns, bootstraps, reanalysed policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rl_training.search.search import SearchResult
 
 @dataclass(frozen=True)
 class Draws:
-    """The random streams that batches are made with."""
+    """The random generators used to make batches."""
 
     replay: np.random.Generator
     search: np.random.Generator
@@ -29,11 +29,11 @@ class Draws:
 
 
 class Bootstrap(Protocol):
-    """What batches need of a network."""
+    """The methods that batches need from a network."""
 
     @property
     def encoder(self) -> VectorEncoder | ImageEncoder | DictEncoder:
-        """What reads observations."""
+        """The observation encoder."""
 
     def values(self, observation: Observation) -> torch.Tensor:
         """Return the values [B] of observations."""
@@ -41,12 +41,12 @@ class Bootstrap(Protocol):
 
 @dataclass(frozen=True)
 class BatchMaker:
-    """Makes targets with the target network, which moves more slowly than the one that learns."""
+    """Makes batches whose targets come from the target network."""
 
     params: PlanningParams
     network: Bootstrap
     search: Callable[..., SearchResult]
-    """Searches from observations with the target network: takes what `TreeSearch.run` takes after the model."""
+    """Searches from observations with the target network; takes the arguments of `TreeSearch.run` after the model."""
     actions: int
     device: torch.device
 
@@ -61,7 +61,7 @@ class BatchMaker:
         total_timesteps: int,
         draws: Draws,
     ) -> UnrollBatch:
-        """Return the batch of windows that begin at rows [B] and count by weights [B]."""
+        """Return a batch of windows that begin at rows [B], with importance weights [B]."""
         params = self.params
         steps = params.unroll_steps
         window = replay.windows(rows, steps + params.n_step)
@@ -77,7 +77,7 @@ class BatchMaker:
         targets = unroll_targets(
             window, values, prefix_horizon=params.prefix_horizon, absorbing_ends=params.absorbing_ends
         )
-        # Past the end any action will do; random ones teach that none of them matters.
+        # After the end of an episode the action has no effect; random actions teach the model this.
         past = draws.replay.integers(0, self.actions, size=(steps, len(rows)))
         return UnrollBatch(
             observation=self._augmented(replay.observed(rows)[0], draws),
@@ -100,14 +100,15 @@ class BatchMaker:
     def _reanalyze(
         self, replay: TrajectoryReplay, window: Window, draws: Draws, *, num_simulations: int, exploration: float
     ) -> Window:
-        """Replace the policies of a share of the trajectories by what a search finds now.
+        """Replace the policies of a fraction of the trajectories by those of a new search.
 
-        It explores as acting does: without noise, whatever is tried first looks best and is learned for good.
+        The search uses exploration noise, as acting does: without noise, the action tried first would look best
+        and would be learned permanently.
         """
         count = round(self.params.reanalyze_ratio * window.real.shape[1])
         if count == 0:
             return window
-        # Which rows a batch begins at is drawn by slices of priority: the first ones would always be the oldest.
+        # Prioritised sampling returns rows in the order of the replay: the first ones would always be the oldest.
         chosen = draws.replay.permutation(window.real.shape[1])[:count]
         again = np.zeros_like(window.real[: self.params.unroll_steps + 1])
         again[:, chosen] = True
@@ -125,10 +126,10 @@ class BatchMaker:
         return window._replace(policy=policy)
 
     def _successors(self, replay: TrajectoryReplay, window: Window, draws: Draws) -> Observation | None:
-        """Return the observations [K * B, ...] after each step, where they are learned from."""
+        """Return the observations [K * B, ...] after each step if the loss needs them, else None."""
         if not self.params.with_successors:
             return None
-        # After an episode's last step its last observation stands, also where nothing is learned of it.
+        # Past an episode's last step, repeat its last observation; the loss masks it.
         real = window.real[: self.params.unroll_steps]
         latest = np.maximum.accumulate(np.where(real, np.arange(len(real))[:, None], 0))
         return self._augmented(replay.reached(np.take_along_axis(window.rows, latest, 0).ravel()), draws)

@@ -1,4 +1,4 @@
-"""Planning networks in the form that the search takes them."""
+"""Planning networks in the form that the search needs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rl_training.search.model import ModelOutput
 
 
 class NetworkModel:
-    """Searches by torch, on any device."""
+    """A model evaluated by torch, on any device."""
 
     def __init__(self, network: PlanningNetwork, discount: float) -> None:
         self.network = network
         self.discount = discount
 
     def initial(self, observation: Observation) -> ModelOutput:
-        """Encode the roots' observations."""
+        """Encode the observations at the roots."""
         return self._output(self.network.represent(observation))
 
     def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
-        """Imagine one action [B] in each state."""
+        """Predict the states after one action [B] each."""
         latent = self.network.imagine(embedding, action)
-        return self._output(latent, expected_scalar(self.network.reward(latent)))
+        return self._output(latent, expected_scalar(self.network.rewards(latent)))
 
     def _output(self, latent: Tensor, reward: Tensor | None = None) -> ModelOutput:
         predicted = self.network.predict(latent)
@@ -40,20 +40,20 @@ class NetworkModel:
 
 
 class PrefixModel(NetworkModel):
-    """Searches by torch with a value prefix: an edge's reward is how much the prefix grew along it.
+    """A model with a value prefix: the reward of an edge is the increase of the prefix along it.
 
     An embedding holds the latent, the recurrent cell's state, the prefix so far and the depth since the last reset.
     """
 
     def initial(self, observation: Observation) -> ModelOutput:
-        """Encode the roots' observations; the cell starts empty."""
+        """Encode the observations at the roots; the recurrent state is zero."""
         output = super().initial(observation)
         assert self.network.prefix is not None
         empty = output.embedding.new_zeros(len(output.embedding), 2 * self.network.prefix.size + 2)
         return output._replace(embedding=torch.cat((output.embedding, empty), 1))
 
     def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
-        """Imagine one action [B] in each state."""
+        """Predict the states after one action [B] each."""
         network = self.network
         cell = network.prefix
         assert cell is not None
@@ -63,6 +63,6 @@ class PrefixModel(NetworkModel):
         prefix = expected_scalar(network.reward(output))
         result = self._output(latent, prefix - known.squeeze(1))
         depth = depth + 1
-        going = (depth < cell.horizon).to(latent.dtype)  # [B, 1], 0 where the cell starts anew
+        going = (depth < cell.horizon).to(latent.dtype)  # [B, 1], 0 where the cell is reset
         state = torch.cat((output, memory, prefix.unsqueeze(1), depth), 1) * going
         return result._replace(embedding=torch.cat((latent, state), 1))

@@ -1,4 +1,4 @@
-"""Parameters of MuZero; its relatives are other sets of them."""
+"""Parameters of MuZero; its variants change their defaults."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ class MuZeroParams(PlanningParams):
     }
 
     two_player: bool = False
-    """Players take turns and one's gain is the other's loss: values change their sign with every move."""
+    """Two players take turns in a zero-sum game: values change their sign with every move."""
     value_prefix: bool = False
     """Predict sums of rewards by a recurrent cell instead of single rewards (EfficientZero)."""
     value_prefix_horizon: Annotated[int, Ge(1)] = 5
-    """Steps after which the recurrent cell starts anew."""
+    """Steps after which the recurrent cell is reset."""
     consistency_coef: Annotated[float, Ge(0)] = 0.0
-    """Weight of the similarity between imagined and observed latents (EfficientZero)."""
+    """Weight of the similarity between predicted and encoded latents (EfficientZero)."""
     latent_size: Annotated[int, Ge(1)] = 64
     """Width of the latent state."""
 
     @property
     def discount(self) -> float:
-        """The factor of the next state's value, negative where that is the other player's."""
+        """Factor of the next state's value, negative if that is the other player's."""
         return -self.gamma if self.two_player else self.gamma
 
     @property
     def prefix_horizon(self) -> int | None:
-        """Steps over which rewards are summed for the model, None where it learns single rewards."""
+        """Steps over which the model sums rewards; None if it predicts single rewards."""
         return self.value_prefix_horizon if self.value_prefix else None
 
     @property
     def with_successors(self) -> bool:
-        """Whether the learner sees what was observed after each step."""
+        """Whether batches include the observations after each step."""
         return self.consistency_coef > 0
 
     def network_weights(self, inputs: int, outputs: int) -> int:
-        """Return how many weights are trained at least, for so many input features and action outputs."""
+        """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
         latent, hidden = self.latent_size, self.hidden_size
         model = dense_weights(inputs, hidden, latent) + dense_weights(latent, hidden, latent)
         heads = 2 * dense_weights(latent, hidden) + dense_weights(hidden, outputs + 2 * (2 * self.support_size + 1))
@@ -59,11 +59,11 @@ class MuZeroParams(PlanningParams):
 
     @property
     def latent_numbers(self) -> int:
-        """Numbers that the search keeps of a state."""
+        """Numbers per state that the search stores as embedding."""
         return self.latent_size
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return the repairs for values that do not fit together."""
+        """Return an error message for each inconsistent combination of values."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         if self.value_prefix and self.value_prefix_horizon > self.unroll_steps:
             found.append(

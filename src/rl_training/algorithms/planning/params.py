@@ -1,4 +1,4 @@
-"""The parameters that every planning algorithm has: its search, its windows of experience, its optimizer."""
+"""Parameters of every planning algorithm: search, training windows, optimizer."""
 
 from __future__ import annotations
 
@@ -41,65 +41,65 @@ class PlanningParams(ExperienceParams):
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.997
     """Discount factor."""
     buffer_size: Annotated[int, Ge(1)] = 100_000
-    """Steps the replay holds."""
+    """Capacity of the replay in steps."""
     batch_size: Annotated[int, Ge(1)] = 256
     """Windows of experience per gradient step."""
     replay_ratio: Annotated[float, Gt(0)] = 0.25
     """Gradient steps per environment step."""
     search: Literal["puct", "gumbel"] = "puct"
-    """How actions are selected: by prior and visits (MuZero), or by sequential halving (Gumbel MuZero)."""
+    """Selection rule: PUCT, by prior and visits (MuZero), or sequential halving (Gumbel MuZero)."""
     num_simulations: Annotated[int, Ge(1)] = 25
-    """Simulations of each search."""
+    """Simulations per search."""
     num_simulations_schedule: ScheduleSpec | None = None
-    """How the number of simulations changes over the run; the fixed value is its start, and it stays at least 1."""
+    """How the number of simulations changes over the run; it starts at the fixed value and is at least 1."""
     num_simulations_warmup_steps: Annotated[int, Ge(0)] = 0
     """Environment steps over which the number of simulations rises from 1."""
     temperature: Annotated[float, Ge(0)] = 1.0
-    """PUCT: actions are drawn by visits ** (1 / temperature) while training; 0 takes the most visited."""
+    """PUCT: training samples actions in proportion to visits ** (1 / temperature); 0: the most visited action."""
     temperature_schedule: ScheduleSpec | None = TEMPERATURE_SCHEDULE
     """How the temperature changes over the run."""
     temperature_warmup_steps: Annotated[int, Ge(0)] = 0
     """Environment steps over which the temperature rises linearly from 0."""
     root_exploration_fraction: Annotated[float, Interval(ge=0, le=1)] = 0.25
-    """PUCT: the share of Dirichlet noise in the root's prior while training."""
+    """PUCT: fraction of Dirichlet noise in the root's prior in training."""
     root_exploration_fraction_schedule: ScheduleSpec | None = None
-    """How that share changes over the run."""
+    """How that fraction changes over the run."""
     root_exploration_fraction_warmup_steps: Annotated[int, Ge(0)] = 0
-    """Environment steps over which that share rises linearly from 0."""
+    """Environment steps over which that fraction rises linearly from 0."""
     dirichlet_alpha: Annotated[float, Gt(0)] = 0.3
     """PUCT: concentration of the Dirichlet noise; small values favour few actions."""
     value_normalization: Literal["node", "tree"] = "node"
-    """PUCT: scale values by the range seen at the node, or in the whole tree."""
+    """PUCT: normalise values by their range at the node or in the whole tree."""
     smallest_value_range: Annotated[float, Gt(0)] = 1e-8
-    """Values of actions are compared on a scale of 0 to 1 over their range, which counts as at least this wide."""
+    """The search normalises values to [0, 1] by their range, which is taken to be at least this wide."""
     max_considered_actions: Annotated[int, Ge(1)] = 16
-    """Gumbel: how many actions the root considers at most."""
+    """Gumbel: largest number of actions considered at the root."""
     unroll_steps: Annotated[int, Ge(1)] = 5
-    """Steps that the model is unrolled for in training."""
+    """Steps for which the model is unrolled in training."""
     n_step: Annotated[int, Ge(1)] = 5
-    """Rewards summed before the target network's value is used."""
+    """Number of rewards summed before the target network's value is used."""
     per_alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
-    """How much the error of a step's value counts when windows are drawn: 0 draws uniformly."""
+    """Exponent of the priorities (errors of the searched values) when windows are sampled: 0 samples uniformly."""
     per_beta: Annotated[float, Interval(ge=0, le=1)] = 0.4
-    """How much importance weights correct the prioritised draw."""
+    """Exponent of the importance weights that correct for prioritised sampling."""
     per_beta_schedule: ScheduleSpec | None = BETA_SCHEDULE
-    """How the correction grows over the run."""
+    """How per_beta changes over the run."""
     per_beta_warmup_steps: Annotated[int, Ge(0)] = 0
-    """Environment steps over which the correction rises linearly from 0."""
+    """Environment steps over which per_beta rises linearly from 0."""
     reanalyze_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    """Share of each batch whose policies are searched again with the target network."""
+    """Fraction of each batch whose policies are recomputed by a new search with the target network."""
     target_update_interval: Annotated[int, Ge(1)] = 400
     """Environment steps between copies of the network to the target network."""
     shrink_n_step: bool = False
-    """Sum fewer rewards the older a step is (EfficientZero)."""
+    """Sum fewer rewards for older steps (EfficientZero)."""
     augmentation: Literal["none", "shift"] = "none"
-    """Images: shift them by up to four pixels (one below 36x36) whenever they are learned from."""
+    """Images: randomly shift them by up to four pixels (one if smaller than 36x36) in training batches."""
     value_coef: Annotated[float, Ge(0)] = 0.25
-    """Weight of the value's loss."""
+    """Weight of the value loss."""
     reward_coef: Annotated[float, Ge(0)] = 1.0
-    """Weight of the reward's loss."""
+    """Weight of the reward loss."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
-    """Largest norm of the gradient over all parameters; null switches clipping off."""
+    """The gradient over all parameters is clipped to this norm; null switches clipping off."""
     hidden_size: Annotated[int, Ge(1)] = 64
     """Width of the hidden layers."""
     support_size: Annotated[int, Ge(1)] = 50
@@ -115,22 +115,22 @@ class PlanningParams(ExperienceParams):
 
     @property
     def by_priority(self) -> bool:
-        """Whether the replay draws by priorities."""
+        """Whether the replay samples by priority."""
         return self.per_alpha > 0
 
     @property
     def with_search(self) -> bool:
-        """Whether the replay keeps what a search said."""
+        """Whether the replay stores search results."""
         return True
 
     @property
     def latent_numbers(self) -> int:
-        """Numbers that the search keeps of a state."""
+        """Numbers per state that the search stores as embedding."""
         return 0
 
     @property
     def most_simulations(self) -> int:
-        """The largest number of simulations that the schedule may come to."""
+        """The largest number of simulations that the schedule reaches."""
         if self.num_simulations_schedule is None:
             return self.num_simulations
         schedule = as_schedule(self.num_simulations_schedule)
@@ -142,31 +142,31 @@ class PlanningParams(ExperienceParams):
 
     @property
     def discount(self) -> float:
-        """The factor of the next state's value."""
+        """Factor of the next state's value."""
         return self.gamma
 
     @property
     def prefix_horizon(self) -> int | None:
-        """Steps over which rewards are summed for the model, None where it learns single rewards."""
+        """Steps over which the model sums rewards; None if it predicts single rewards."""
         return None
 
     @property
     def with_successors(self) -> bool:
-        """Whether the learner sees what was observed after each step."""
+        """Whether batches include the observations after each step."""
         return False
 
     @property
     def absorbing_ends(self) -> bool:
-        """Whether the end of an episode is a state that is observed again and again."""
+        """Whether a terminal state is absorbing: it is repeated after the end of the episode."""
         return False
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return the repairs for values that do not fit together."""
+        """Return an error message for each inconsistent combination of values."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         window = (self.unroll_steps + self.n_step) * num_envs
         if window > self.buffer_size:
             found.append(
-                f"algo_kwargs.buffer_size: a window of unroll_steps and n_step over {num_envs} environments takes "
+                f"algo_kwargs.buffer_size: a window of unroll_steps and n_step over {num_envs} environments needs "
                 f"{window} steps; raise buffer_size or lower unroll_steps or n_step"
             )
         schedule = None if self.num_simulations_schedule is None else as_schedule(self.num_simulations_schedule)
@@ -179,7 +179,7 @@ class PlanningParams(ExperienceParams):
 
 
 def _lowest(schedule: Schedule, fixed: float) -> float:
-    """Return the smallest value that a schedule comes to; where nothing says, ends are those of `runtime.controls`."""
+    """Return the smallest value that a schedule reaches; unspecified ends are those of `runtime.controls`."""
     start = fixed if schedule.start is None else schedule.start
     if schedule.type == "piecewise":
         return min(value for _, value in schedule.points or ((0, start),))

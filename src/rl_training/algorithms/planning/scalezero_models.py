@@ -1,4 +1,4 @@
-"""ScaleZero's network in the form that the search takes it, for roots of one task or of several at once."""
+"""ScaleZero's network in the form that the search needs, for the roots of one task or of several at once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rl_training.search.search import SearchResult
 
 @dataclass(frozen=True)
 class TaskView:
-    """One task of the network, in the form that makes batches."""
+    """One task of the network, with the methods that batches need."""
 
     network: ScaleZeroNetwork
     task: int
 
     @property
     def encoder(self) -> VectorEncoder | ImageEncoder | DictEncoder:
-        """What reads the task's observations."""
+        """The encoder of the task's observations."""
         return self.network.parts(self.task).encoder
 
     def values(self, observation: Observation) -> Tensor:
@@ -37,10 +37,10 @@ class TaskView:
 
 
 class ScaleZeroModel:
-    """Imagines with a cache: a state's embedding is the transformer's memory of the path from the root to it.
+    """Predicts with a cache: the embedding of a state is the transformer's cache of the path from the root to it.
 
-    The roots of several tasks are searched as one batch, ordered by task; a task with fewer actions than another has
-    illegal ones after its own.
+    The roots of several tasks are searched as one batch, ordered by task; the actions that a task lacks compared to
+    another follow its own and are illegal.
     """
 
     def __init__(self, network: ScaleZeroNetwork, tasks: Sequence[int], discount: float) -> None:
@@ -48,23 +48,23 @@ class ScaleZeroModel:
         self.tasks = tuple(tasks)
         self.discount = discount
         self.actions = max(network.specs[task].actions for task in tasks)
-        self._rows: list[int] = []  # of each task in the search that `initial` began
+        self._rows: list[int] = []  # roots of each task in the current search
 
     def initial(self, observation: Observation | Sequence[Observation]) -> ModelOutput:
-        """Encode the roots' observations, one batch for each of the tasks; a single task's may come bare."""
+        """Encode the observations at the roots, one batch per task; with a single task the batch may be given alone."""
         latent = torch.cat(self.encode(observation))
         cache = self.network.transformer.empty_cache(len(latent))
         return self._arrive(cache, latent, latent.new_zeros(len(latent)))
 
     def encode(self, observation: Observation | Sequence[Observation]) -> list[Tensor]:
-        """Return the latents [rows, width] of each of the tasks."""
+        """Return the latents [rows, width] of each task."""
         batches = observation if isinstance(observation, (list, tuple)) else [observation]
         latents = [self.network.encode(task, part) for task, part in zip(self.tasks, batches, strict=True)]
         self._rows = [len(latent) for latent in latents]
         return latents
 
     def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
-        """Imagine one action [B] in each state."""
+        """Predict the states after one action [B] each."""
         network, cache = self.network, embedding.clone()
         by_task = zip(self.tasks, action.split(self._rows), strict=True)
         token = torch.cat([network.parts(task).embed(part) for task, part in by_task])
@@ -75,7 +75,7 @@ class ScaleZeroModel:
         return self._arrive(cache, latent, expected_scalar(reward))
 
     def split(self, found: SearchResult) -> list[SearchResult]:
-        """Return the findings of each task, without the actions that it lacks."""
+        """Return the search result of each task, without the actions that it does not have."""
         ends = np.cumsum(self._rows)
         by_task = [np.split(column, ends[:-1]) for column in found]
         counts = [self.network.specs[task].actions for task in self.tasks]
@@ -85,7 +85,7 @@ class ScaleZeroModel:
         ]
 
     def _arrive(self, cache: Tensor, latent: Tensor, reward: Tensor) -> ModelOutput:
-        """Say what is to be said of states [B, width] after what their caches hold."""
+        """Return the predictions for states [B, width] that follow the tokens in their caches."""
         output = self.network.transformer.extend(cache, latent)
         by_task = zip(self.tasks, output.split(self._rows), strict=True)
         predicted = [self._padded(self.network.parts(task).predict(part)) for task, part in by_task]

@@ -31,15 +31,15 @@ class ScaleZeroParams(PlanningParams):
     }
 
     search: Literal["puct", "gumbel"] = "gumbel"
-    """How actions are selected: by prior and visits (MuZero), or by sequential halving (Gumbel MuZero)."""
+    """Selection rule: PUCT, by prior and visits (MuZero), or sequential halving (Gumbel MuZero)."""
     num_simulations: Annotated[int, Ge(1)] = 16
-    """Simulations of each search."""
+    """Simulations per search."""
     buffer_size: Annotated[int, Ge(1)] = 100_000
-    """Steps that each task's replay holds."""
+    """Capacity of each task's replay in steps."""
     batch_size: Annotated[int, Ge(1)] = 192
-    """Windows of experience per gradient step, shared out among the tasks that are trained."""
+    """Windows of experience per gradient step, divided among the tasks in training."""
     per_alpha: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    """How much the error of a step's value counts when windows are drawn: 0 draws uniformly."""
+    """Exponent of the priorities (errors of the searched values) when windows are sampled: 0 samples uniformly."""
     hidden_size: Annotated[int, Ge(1)] = 64
     """Width of the hidden layers of the tasks' encoders and heads."""
     width: Annotated[int, Ge(8)] = 64
@@ -49,60 +49,60 @@ class ScaleZeroParams(PlanningParams):
     heads: Annotated[int, Ge(1)] = 4
     """Attention heads of each layer."""
     context_steps: Annotated[int, Ge(2)] = 6
-    """Steps that the transformer sees together, in training and in the search."""
+    """Context length of the transformer in steps, in training and in the search."""
     experts: Annotated[int, Ge(1)] = 4
-    """Experts of each feed-forward layer besides the shared one; 1 makes the dense twin of equal active size."""
+    """Routed experts of each feed-forward layer besides the shared one; 1: a dense layer of equal active size."""
     top_k: Annotated[int, Ge(1)] = 1
-    """Experts that a token visits besides the shared one."""
+    """Experts per token besides the shared one."""
     expert_size: Annotated[int, Ge(1)] = 128
     """Hidden units of an expert."""
     latent_coef: Annotated[float, Ge(0)] = 10.0
-    """Weight of the imagined latents' distance from the observed ones."""
+    """Weight of the distance between predicted and encoded latents."""
     value_coef: Annotated[float, Ge(0)] = 0.5
-    """Weight of the value's loss."""
+    """Weight of the value loss."""
     entropy_coef: Annotated[float, Ge(0)] = 1e-4
-    """Weight of the policy's entropy, which is to be large."""
+    """Weight of the policy's entropy, which is maximised."""
     balance_coef: Annotated[float, Ge(0)] = 1e-2
     """Weight of the experts' load balance."""
     parameter_scaling: bool | None = None
-    """Solved tasks leave training, and adapters join in stages; null: where every task has a target_return."""
+    """Solved tasks leave training and adapters are added in stages; null: true if every task has a target_return."""
     adapters: Annotated[int, Ge(1)] = 2
-    """Adapters that can join, one per stage after the first."""
+    """Number of adapters, one per stage after the first."""
     adapter_rank: Annotated[int, Ge(1)] = 8
     """Rank of each adapter."""
     stage_steps: Annotated[int, Ge(1)] | None = None
-    """Steps of a stage: the first evaluation after them begins the next; null shares the run out equally."""
+    """Steps of a stage; the next stage begins with the first evaluation after them; null: equal shares of the run."""
     reopen_tasks: bool = True
-    """A solved task that an evaluation finds below its target comes back into training, and does not leave again."""
+    """A solved task that is later evaluated below its target returns to training and does not leave it again."""
 
     @property
     def with_successors(self) -> bool:
-        """Whether the learner sees what was observed after each step."""
+        """Whether batches include the observations after each step."""
         return True
 
     @property
     def absorbing_ends(self) -> bool:
-        """Whether the end of an episode is a state that is observed again and again."""
+        """Whether a terminal state is absorbing: it is repeated after the end of the episode."""
         return True
 
     def network_weights(self, inputs: int, outputs: int) -> int:
-        """Return how many weights are trained at least, for so many input features and action outputs."""
+        """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
         width, hidden = self.width, self.hidden_size
         experts = (1 + self.top_k if self.experts == 1 else self.experts + 1) * self.expert_size
         layer = dense_weights(width, 3 * width) + dense_weights(width, width) + dense_weights(width, experts, width)
         task = dense_weights(inputs, hidden, width) + 2 * dense_weights(width, hidden) + dense_weights(hidden, width)
         heads = dense_weights(hidden, outputs + 2 * (2 * self.support_size + 1))
         adapters = self.adapters * self.adapter_rank * 2 * (width + experts)
-        window = 2 * self.context_steps  # its tokens have places, and a table says who sees whom
+        window = 2 * self.context_steps  # positions, and rows of the attention mask
         return self.layers * (layer + adapters) + window * (width + window) + task + heads
 
     @property
     def latent_numbers(self) -> int:
-        """Numbers that the search keeps of a state: the keys and values of its context, and how many there are."""
+        """Numbers per state that the search stores: keys and values of its context, and their count."""
         return self.layers * 2 * self.context_steps * 2 * self.width + 1
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return the repairs for values that do not fit together."""
+        """Return an error message for each inconsistent combination of values."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
         if self.width % SIMPLEX_SIZE or self.width % self.heads:
             found.append(
@@ -110,7 +110,7 @@ class ScaleZeroParams(PlanningParams):
                 f"and of the {self.heads} heads; choose one that is"
             )
         if 1 < self.experts < self.top_k:
-            found.append(f"algo_kwargs.top_k: {self.top_k} of {self.experts} experts can not be chosen; lower top_k")
+            found.append(f"algo_kwargs.top_k: {self.top_k} of {self.experts} experts cannot be chosen; lower top_k")
         if self.context_steps <= self.unroll_steps:
             found.append(
                 f"algo_kwargs.context_steps: {self.context_steps} steps do not hold the {self.unroll_steps + 1} states "
@@ -125,7 +125,7 @@ class ScaleZeroParams(PlanningParams):
         return self.parameter_scaling
 
     def task_problems(self, tasks: Sequence[Task], config: TrainConfig) -> list[tuple[str, str]]:
-        """Return keys and repairs where the tasks, or how they are evaluated, do not fit the parameters."""
+        """Return keys and error messages where the tasks or their evaluation do not fit the parameters."""
         if len(tasks) > self.batch_size:
             return [("algo_kwargs.batch_size", f"leaves nothing for some of {len(tasks)} tasks; raise it")]
         if self.shrink_n_step and len(tasks) > 1:
@@ -145,7 +145,7 @@ class ScaleZeroParams(PlanningParams):
             found.append(
                 (
                     "eval_interval" if config.eval_interval is None else "eval_episodes",
-                    "parameter scaling finds out by evaluations whether a task is solved; set eval_interval and "
+                    "parameter scaling needs evaluations to find out whether a task is solved; set eval_interval and "
                     "eval_episodes, or algo_kwargs.parameter_scaling to false",
                 )
             )

@@ -1,8 +1,8 @@
-"""What a window of experience teaches a planning network: rewards, values and policies of an unroll of K steps.
+"""Training targets of a window of experience: rewards, values and policies of an unroll of K steps.
 
-A return ends without a bootstrap where the task terminated and with one where it was cut off by a time limit, or where
-the newest step is. States after a termination are worth 0; of states after a time limit nothing is known, and nothing
-is learned of them.
+A return ends without a bootstrap where the episode terminated, and with a bootstrap where it was truncated or where
+the stored experience ends. States after a termination have value 0. Nothing is known about the states after a
+truncation, so they are masked out.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from rl_training.data.trajectory_replay import Window
 
 
 class Returns(NamedTuple):
-    """Sums of discounted rewards from each of the first states of a window, and what is to be added to them."""
+    """Discounted sums of rewards from the first states of a window, and the factors of their bootstrap values."""
 
     total: np.ndarray  # [K + 1, B]
-    factor: np.ndarray  # [K + 1, B] of the value of the state after step `last`; 0 where there is nothing to add
-    last: np.ndarray  # [K + 1, B] rows of the steps that each sum ends with
+    factor: np.ndarray  # [K + 1, B] of the value of the state after step `last`; 0 where there is no bootstrap
+    last: np.ndarray  # [K + 1, B] rows of the last step of each sum
 
 
 def partial_returns(window: Window, unroll_steps: int, n_step: int | np.ndarray, discount: float) -> Returns:
     """Sum up to `n_step` rewards (one number, or one per trajectory [B]) from the states 0 to `unroll_steps`.
 
-    `discount` is negative where two players take turns: each reward is seen by the player who moves.
+    `discount` is negative in two-player games: each reward is from the view of the player who moves.
     """
     states = unroll_steps + 1
     shape = (states, window.real.shape[1])
@@ -43,28 +43,28 @@ def partial_returns(window: Window, unroll_steps: int, n_step: int | np.ndarray,
 
 
 def search_errors(window: Window, n_step: int, discount: float) -> np.ndarray:
-    """Return how far the search's values of the first states were from their n-step returns [B].
+    """Return the absolute differences [B] between the searched values of the first states and their n-step returns.
 
-    Both are of the time of collection: a value that was searched long ago would look wrong for its age alone.
+    Both are from the time of collection; compared with a present value, every old one would look wrong.
     """
     returns = partial_returns(window, 0, n_step, discount)
     newest = window.real[: n_step + 1].sum(0) - 1
     bootstrap = np.take_along_axis(window.value, newest[None], 0)
-    # After a time limit the last state stands in for the one beyond, where it would be the other player's turn.
+    # After a truncation the last state stands in for its successor, in which it would be the other player's turn.
     turned = np.where(newest < n_step, np.sign(discount), 1.0)
     return np.abs(window.value[0] - (returns.total + returns.factor * turned * bootstrap)[0])
 
 
 def steps_by_age(age: np.ndarray, n_step: int, total_timesteps: int) -> np.ndarray:
-    """Return how many rewards [B] to sum for trajectories collected `age` environment steps ago (Ye et al. 2021).
+    """Return the number of rewards [B] to sum for trajectories collected `age` environment steps ago (Ye et al. 2021).
 
-    The older a trajectory, the less it says of the present policy: one reward less per 30 % of the run.
+    The older a trajectory, the further its policy from the present one: one reward less per 30 % of the run.
     """
     return np.clip(n_step - np.floor(age / (0.3 * total_timesteps)), 1, n_step).astype(np.int64)
 
 
 class Targets(NamedTuple):
-    """What to learn from an unroll; masks are float32, 0 where nothing is known."""
+    """Training targets of an unroll; masks are float32, 0 where the target is unknown."""
 
     value: np.ndarray  # [K + 1, B]
     value_mask: np.ndarray  # [K + 1, B]
@@ -72,7 +72,7 @@ class Targets(NamedTuple):
     reward_mask: np.ndarray  # [K, B]
     policy: np.ndarray  # [K + 1, B, A]
     policy_mask: np.ndarray  # [K + 1, B]
-    successor_mask: np.ndarray  # [K, B] whether state k + 1 was observed, or is the end once more
+    successor_mask: np.ndarray  # [K, B] whether state k + 1 was observed, or repeats the terminal state
 
 
 def unroll_targets(
@@ -80,7 +80,7 @@ def unroll_targets(
 ) -> Targets:
     """Return the targets, given the values [K + 1, B] of the states.
 
-    `prefix_horizon` sums rewards between resets. With `absorbing_ends` a terminated episode stays in its last state.
+    `prefix_horizon` sums rewards between resets. `absorbing_ends` repeats the terminal state of an ended episode.
     """
     steps = len(values) - 1
     real, over = window.real[: steps + 1], window.over[: steps + 1]

@@ -1,4 +1,4 @@
-"""The loss of an unrolled model. B is the batch size, K the number of imagined steps, A that of actions."""
+"""The loss of an unrolled model. B is the batch size, K the number of unrolled steps, A the number of actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_training.models.planning.scalar_support import clipped, scalar_loss
 
 
 class UnrollBatch(NamedTuple):
-    """Windows to learn from, on the device, time first; masks are 0 where nothing is known."""
+    """Windows to learn from, on the device, time first; masks are 0 where a target is unknown."""
 
     observation: Observation  # [B, ...] at the beginning
     action: Tensor  # [K, B]
@@ -25,7 +25,7 @@ class UnrollBatch(NamedTuple):
     policy: Tensor  # [K + 1, B, A]
     policy_mask: Tensor  # [K + 1, B]
     weight: Tensor | None  # [B] importance weights
-    successor: Observation | None  # [K * B, ...] what came after each step, where consistency is learned
+    successor: Observation | None  # [K * B, ...] the observations after each step, if the loss uses them
     successor_mask: Tensor  # [K, B]
 
 
@@ -34,7 +34,7 @@ def muzero_loss(network: PlanningNetwork, batch: UnrollBatch, params: MuZeroPara
     steps = len(batch.action)
     latents = [network.represent(batch.observation)]
     for action in batch.action:
-        # Half the gradient enters each step, so that the first is not moved K times as much as the last.
+        # Each step passes on half of its gradient, so that the first state is not updated K times as much as the last.
         latents.append(network.imagine(_halve_gradient(latents[-1]), action))
     unrolled = torch.stack(latents)  # [K + 1, B, latent]
     predicted = network.predict(unrolled)
@@ -42,9 +42,9 @@ def muzero_loss(network: PlanningNetwork, batch: UnrollBatch, params: MuZeroPara
     value = scalar_loss(predicted.value, batch.value) * batch.value_mask
     reward = scalar_loss(network.rewards(unrolled[1:]), batch.reward) * batch.reward_mask
     metrics = {
-        "loss_policy": known_mean(policy, batch.policy_mask),
-        "loss_value": known_mean(value, batch.value_mask),
-        "loss_reward": known_mean(reward, batch.reward_mask),
+        "loss_policy": masked_mean(policy, batch.policy_mask),
+        "loss_value": masked_mean(value, batch.value_mask),
+        "loss_reward": masked_mean(reward, batch.reward_mask),
         "clipped_targets": clipped_share(batch, params.support_size),
     }
     heads = policy + params.value_coef * value  # [K + 1, B]
@@ -55,12 +55,12 @@ def muzero_loss(network: PlanningNetwork, batch: UnrollBatch, params: MuZeroPara
             encoded = network.represent(batch.successor).view_as(unrolled[1:])
         apart = -network.similarity(unrolled[1:], encoded) * batch.successor_mask
         loss = loss + params.consistency_coef * apart.sum(0) / steps
-        metrics["loss_consistency"] = known_mean(apart, batch.successor_mask)
+        metrics["loss_consistency"] = masked_mean(apart, batch.successor_mask)
     return (loss if batch.weight is None else loss * batch.weight).mean(), metrics
 
 
 def clipped_share(batch: UnrollBatch, size: int) -> Tensor:
-    """Return which share of the known values and rewards lies beyond the support."""
+    """Return the fraction of the known values and rewards that lie beyond the support."""
     beyond = (clipped(batch.value, size) * batch.value_mask).sum() + (
         clipped(batch.reward, size) * batch.reward_mask
     ).sum()
@@ -71,6 +71,6 @@ def _halve_gradient(latent: Tensor) -> Tensor:
     return torch.lerp(latent.detach(), latent, 0.5)
 
 
-def known_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of what is known."""
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of the values where the mask is 1."""
     return values.detach().sum() / mask.sum().clamp(min=1)

@@ -1,1 +1,1 @@
-"""What single families of environments need."""
+"""Special handling of single families of environments."""

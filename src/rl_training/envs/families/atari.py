@@ -1,4 +1,4 @@
-"""Atari preprocessing, and the wrappers that make a game's view what the learner trains on."""
+"""Atari preprocessing, and the wrappers that change observations, rewards and episodes for training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ StepResult = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 
 
 def make_preprocessed(spec: EnvSpec, params: EnvParams, make_kwargs: dict[str, Any]) -> AnyEnv:
-    """Make a game with no-op starts, frame skip, resizing and grayscale; a step is one decision."""
+    """Make a game with no-op starts, frame skip, resizing and grayscale; a step is one decision of the agent."""
     if "frameskip" in make_kwargs:
         raise ConfigError("env_kwargs.frameskip: `atari: true` skips frames itself; set `frame_skip` instead")
     if spec.entry_point != "ale_py.env:AtariEnv":
@@ -36,12 +36,12 @@ def make_preprocessed(spec: EnvSpec, params: EnvParams, make_kwargs: dict[str, A
         terminal_on_life_loss=False,
         grayscale_obs=params.grayscale,
     )
-    # Above the frame skip: the limit counts decisions, as every other count of steps does.
+    # Above the frame skip: the limit counts decisions, like every other step count.
     return env if params.max_episode_steps is None else TimeLimit(env, params.max_episode_steps)
 
 
 def wrap_for_agent(env: AnyEnv, params: EnvParams) -> AnyEnv:
-    """Add what changes the learner's view of episodes, observations and rewards."""
+    """Add the wrappers that change episodes, observations and rewards for training."""
     if params.episodic_life:
         env = EpisodicLife(env)
     if params.fire_reset:
@@ -55,7 +55,7 @@ def wrap_for_agent(env: AnyEnv, params: EnvParams) -> AnyEnv:
 
 
 class EpisodicLife(AnyWrapper):
-    """The loss of a life ends the learner's episode; the game itself goes on at the next reset."""
+    """The loss of a life ends the episode; the next reset continues the game."""
 
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
@@ -66,7 +66,7 @@ class EpisodicLife(AnyWrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._game_over = bool(terminated or truncated)
         lives = info["lives"]
-        # Some games show zero lives for a few frames before the game is over: not a life lost to learn from.
+        # Some games show zero lives for a few frames before the game is over: these do not count as a lost life.
         if 0 < lives < self._lives:
             terminated = True
         self._lives = lives
@@ -91,7 +91,7 @@ class EpisodicLife(AnyWrapper):
 
 
 class FireReset(AnyWrapper):
-    """Presses FIRE after a reset in games that wait for it; other games are left as they are."""
+    """Presses FIRE after a reset in games that wait for it; does nothing in other games."""
 
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
@@ -104,7 +104,7 @@ class FireReset(AnyWrapper):
             return obs, info
         fired_obs, _, terminated, truncated, fired_info = self.env.step(self._fire)
         if terminated or truncated:
-            # FIRE ended what had just begun: start again, and leave FIRE to the learner.
+            # FIRE ended the new episode: reset again, and leave FIRE to the agent.
             return self.env.reset(options=options)
         return fired_obs, fired_info
 
@@ -135,7 +135,7 @@ class StackedChannels(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class RewardSign(gym.RewardWrapper[Any, Any]):
-    """Rewards of -1, 0 and 1; the real ones are tracked below."""
+    """Replaces rewards by their sign; the tracker below counts the real ones."""
 
     def reward(self, reward: SupportsFloat) -> float:
         return float(np.sign(float(reward)))

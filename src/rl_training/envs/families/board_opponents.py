@@ -1,6 +1,6 @@
 """Opponents for the board games: random, perfect in TicTacToe, depth-limited alpha-beta in Connect Four.
 
-An opponent sees the moves of the game so far, so that it keeps no state of its own between them.
+An opponent gets the moves of the game so far, so that it needs no state.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Opponent(Protocol):
     """Chooses one of the legal moves."""
 
     def __call__(self, moves: Sequence[int], legal: Sequence[int], generator: np.random.Generator) -> int:
-        """Answer the `moves` played so far, the first player's first; equally good answers are drawn."""
+        """Return a reply to the `moves` so far, the first player's first; ties are broken at random."""
 
 
 def random_opponent(moves: Sequence[int], legal: Sequence[int], generator: np.random.Generator) -> int:
-    """Play any legal move."""
+    """Return a random legal move."""
     return _draw(legal, generator)
 
 
@@ -36,7 +36,7 @@ _LINES = (0b000_000_111, 0b000_111_000, 0b111_000_000, 0b001_001_001, 0b010_010_
 
 
 def perfect_tictactoe(moves: Sequence[int], legal: Sequence[int], generator: np.random.Generator) -> int:
-    """Play one of the moves that keep the best outcome that can be forced, however long it takes."""
+    """Return one of the moves that keep the best outcome that can be forced, regardless of its length."""
     own = sum(1 << move for move in moves[len(moves) % 2 :: 2])
     other = sum(1 << move for move in moves[1 - len(moves) % 2 :: 2])
     outcomes = [-tictactoe_outcome(other, own | 1 << move) for move in legal]
@@ -45,7 +45,7 @@ def perfect_tictactoe(moves: Sequence[int], legal: Sequence[int], generator: np.
 
 @cache
 def tictactoe_outcome(own: int, other: int) -> int:
-    """Return what the player to move, who holds `own`, can force: 1 a win, 0 a draw, -1 only a loss."""
+    """Return the outcome that the player to move, who holds `own`, can force: 1 a win, 0 a draw, -1 a loss."""
     if any(other & line == line for line in _LINES):
         return -1
     if own | other == _FULL:
@@ -54,24 +54,24 @@ def tictactoe_outcome(own: int, other: int) -> int:
     return max(-tictactoe_outcome(other, own | 1 << square) for square in range(9) if empty >> square & 1)
 
 
-# -- Connect Four: bit 7 * column + height, so that the unused seventh bit keeps columns apart ----------------------
+# -- Connect Four: bit 7 * column + height; the unused seventh bit separates the columns ----------------------------
 
 _COLUMNS = tuple(0b0111111 << 7 * column for column in range(7))
 _BOTTOM = sum(1 << 7 * column for column in range(7))
 _BOARD = sum(_COLUMNS)
-# The middle first: good moves that are tried early cut off more of the rest.
+# Middle columns first: good moves that are tried early prune more of the others.
 _ORDER = (3, 2, 4, 1, 5, 0, 6)
-WIN = 1000  # more than any position is estimated at
+WIN = 1000  # above every estimate of a position
 
 
 @dataclass(frozen=True)
 class DepthLimited:
-    """Looks `depth` moves ahead in Connect Four by alpha-beta and estimates what follows."""
+    """Searches `depth` moves ahead in Connect Four by alpha-beta and estimates the positions it reaches."""
 
     depth: int = 4
 
     def __call__(self, moves: Sequence[int], legal: Sequence[int], generator: np.random.Generator) -> int:
-        """Play one of the moves with the best score."""
+        """Return one of the moves with the best score."""
         own, stones = connect_four_bits(moves)
         winning = completing_cells(own, stones)
         best, best_moves = -2 * WIN, list[int]()
@@ -82,7 +82,7 @@ class DepthLimited:
             if cell & winning:
                 score = WIN + self.depth
             else:
-                # The window begins one below the best score so far, so that an equal score is exact too.
+                # The window begins one below the best score so far, so that equal scores are exact too.
                 score = -_alpha_beta(own ^ stones, stones | cell, self.depth - 1, -2 * WIN, 1 - best)
             if score > best:
                 best, best_moves = score, []
@@ -119,7 +119,7 @@ def _alpha_beta(own: int, stones: int, depth: int, alpha: int, beta: int) -> int
     if not playable:
         return 0
     if playable & completing_cells(own, stones):
-        return WIN + depth  # sooner wins, with more depth left, score higher
+        return WIN + depth  # earlier wins, with more depth left, score higher
     if depth == 0:
         return estimate(own, stones)
     best = -2 * WIN
@@ -134,7 +134,7 @@ def _alpha_beta(own: int, stones: int, depth: int, alpha: int, beta: int) -> int
 
 
 def estimate(own: int, stones: int) -> int:
-    """Count the cells that would complete a four, and stones in the middle column, for the player to move."""
+    """Return the advantage of the player to move, in cells that complete a four and in stones in the middle column."""
     other, middle = own ^ stones, _COLUMNS[3]
     cells = completing_cells(own, stones).bit_count() - completing_cells(other, stones).bit_count()
     return 4 * cells + (own & middle).bit_count() - (other & middle).bit_count()

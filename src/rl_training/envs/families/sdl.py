@@ -1,4 +1,4 @@
-"""Environments that draw with SDL (pygame) in a process of this package, which shows nothing and plays no sound."""
+"""Environments that use SDL (pygame), in processes without display and sound."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import sys
 
 
 def silence_sdl() -> None:
-    """Keep pygame's greeting and the complaints about missing screens and sound cards out of the output.
+    """Suppress pygame's greeting and its messages about missing displays and sound cards.
 
-    For processes of this package alone, since it changes the environment variables; what the user has set is kept.
+    Only for processes of this package, since it changes environment variables; variables that the user has set are
+    kept.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    # Where there is a screen, an environment may be asked to show itself on it.
+    # If there is a display, an environment may be asked to render on it.
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

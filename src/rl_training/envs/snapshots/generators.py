@@ -8,7 +8,7 @@ import numpy as np
 
 from rl_training.errors import CheckpointError
 
-# Only these names are ever looked up: a file cannot make anything else run.
+# Only these names are looked up, so that a file cannot run any other code.
 _BIT_GENERATORS = {
     bit_generator.__name__: bit_generator
     for bit_generator in (

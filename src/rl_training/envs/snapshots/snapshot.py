@@ -1,7 +1,7 @@
-"""An environment's whole state as plain values, so that a fresh one continues identically.
+"""The complete state of an environment as plain values, so that a new environment continues identically.
 
-`take` walks the wrappers down to the base environment. Anything it does not know exactly makes the whole
-snapshot None: an environment that is only nearly restored would make a resumed run silently different.
+`take` goes through the wrappers down to the base environment. If any of them is unknown, the whole snapshot is None: an
+incompletely restored environment would silently change a resumed run.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ AnyEnv = gym.Env[Any, Any]
 
 
 class _Access(NamedTuple):
-    """How one kind of layer is read and written."""
+    """Functions that read and write the state of one kind of layer."""
 
     take: Callable[[Any], dict[str, Any]]
     put: Callable[[Any, dict[str, Any]], None]
 
 
 def take(env: AnyEnv) -> dict[str, Any] | None:
-    """Return numpy arrays and plain JSON values in nested dicts and lists, or None for an unknown part."""
+    """Return NumPy arrays and JSON values in nested dicts and lists, or None if a part is unknown."""
     layers: list[dict[str, Any]] = []
     layer: Any = env
     while isinstance(layer, gym.Wrapper):
@@ -47,7 +47,7 @@ def take(env: AnyEnv) -> dict[str, Any] | None:
 
 
 def put(env: AnyEnv, state: dict[str, Any]) -> None:
-    """Make `env`, built like the one that was saved, continue from `state`."""
+    """Restore `state` in an environment that was made like the saved one."""
     layer: Any = env
     for saved in state["wrappers"]:
         access = _wrapper_access(layer) if isinstance(layer, gym.Wrapper) else None
@@ -65,7 +65,7 @@ def put(env: AnyEnv, state: dict[str, Any]) -> None:
 
 def _wrapper_access(layer: AnyEnv) -> _Access | None:
     own = _own_state_access(layer)
-    # The exact type: a subclass may keep more than its parent does.
+    # The exact type: a subclass may have more state.
     return own if own is not None else _WRAPPERS.get(type(layer))
 
 
@@ -78,7 +78,7 @@ def _base_access(env: AnyEnv) -> _Access | None:
 
 
 def _own_state_access(layer: Any) -> _Access | None:
-    """Access to a layer that defines `state_dict` and `load_state_dict` itself."""
+    """Return the access to a layer that defines `state_dict` and `load_state_dict` itself."""
     if not all(callable(getattr(type(layer), name, None)) for name in ("state_dict", "load_state_dict")):
         return None
 
@@ -94,7 +94,7 @@ def _own_state_access(layer: Any) -> _Access | None:
 
 
 def copy_plain(value: Any) -> Any:
-    """Return a copy that shares no array or container with `value`."""
+    """Return a deep copy of plain data."""
     if isinstance(value, dict):
         return {key: copy_plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -145,7 +145,7 @@ def _put_generator(env: Any, saved: dict[str, Any] | None) -> None:
 
 
 def _attributes(*names: str) -> _Access:
-    """Access to a wrapper whose whole state is in attributes with plain values."""
+    """Return the access to a wrapper whose state is in attributes with plain values."""
 
     def take_attributes(layer: Any) -> dict[str, Any]:
         return {name: getattr(layer, name) for name in names}
@@ -170,7 +170,7 @@ def _put_frame_stack(layer: Any, state: dict[str, Any]) -> None:
 
 
 def _take_preprocessing(layer: Any) -> dict[str, Any]:
-    # The buffers show through when a game ends in the middle of a frame skip.
+    # The buffers are used if a game ends in the middle of a frame skip.
     buffers = [buffer.copy() for buffer in layer.obs_buffer]
     return {"buffers": buffers, "lives": int(layer.lives), "game_over": bool(layer.game_over)}
 
@@ -182,7 +182,7 @@ def _put_preprocessing(layer: Any, state: dict[str, Any]) -> None:
 
 
 def _skip_checks(layer: Any, state: dict[str, Any]) -> None:
-    # It compares the first step with the reset before it, which a restored environment never had.
+    # It compares the first step with the reset before it, which a restored environment did not have.
     layer.checked_reset = layer.checked_step = layer.checked_data_reuse = True
 
 
@@ -192,7 +192,7 @@ _WRAPPERS: dict[type, _Access] = {
     wrappers.FrameStackObservation: _Access(_take_frame_stack, _put_frame_stack),
     wrappers.AtariPreprocessing: _Access(_take_preprocessing, _put_preprocessing),
     wrappers.PassiveEnvChecker: _Access(lambda layer: {}, _skip_checks),
-    # These keep nothing between steps that decides what comes next.
+    # These have no state that affects later steps.
     wrappers.ClipAction: _attributes(),
     wrappers.RescaleAction: _attributes(),
     wrappers.FlattenObservation: _attributes(),

@@ -1,4 +1,4 @@
-"""The state of the base environments whose every attribute is known, by family."""
+"""State of base environments whose attributes are all known, by family."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 
 class Family(NamedTuple):
-    """How the environments of one family are read and written; their generator is kept by the caller."""
+    """Functions that read and write the environments of one family; the caller saves their generator."""
 
     take: Callable[[Any], dict[str, Any]]
     put: Callable[[Any, dict[str, Any]], None]
 
 
 def find_family(env: Any) -> Family | None:
-    """Return the family of a base environment, by its exact class: a subclass may keep more."""
+    """Return the family of a base environment by its exact class: a subclass may have more state."""
     kind = type(env)
     module, name = kind.__module__, kind.__qualname__
     if name in _ATTRIBUTES.get(module, {}):
@@ -30,7 +30,7 @@ def find_family(env: Any) -> Family | None:
     return None
 
 
-# Only what decides the following steps: constants of the task and drawing surfaces are left out.
+# Only attributes that affect later steps, without constants and rendering surfaces.
 _ATTRIBUTES: dict[str, dict[str, tuple[str, ...]]] = {
     "gymnasium.envs.classic_control.cartpole": {"CartPoleEnv": ("state", "steps_beyond_terminated")},
     "gymnasium.envs.classic_control.acrobot": {"AcrobotEnv": ("state",)},
@@ -68,18 +68,18 @@ def _to_plain(value: Any) -> Any:
 
 
 def _has_random_map(env: Any) -> bool:
-    """FrozenLake without a map draws one when it is made, from a generator nobody can seed."""
+    """Return whether this is a FrozenLake without a given map: it draws one from a generator that cannot be seeded."""
     kwargs = env.spec.kwargs if env.spec is not None else {}
     return kwargs.get("desc") is None and kwargs.get("map_name", "4x4") is None
 
 
 def _has_sticky_actions(env: Any) -> bool:
-    """The emulator's state leaves out the action last applied, which sticky actions may repeat."""
+    """Return whether sticky actions are on: the emulator's state lacks the last action, which they may repeat."""
     return bool(env.ale.getFloat("repeat_action_probability") > 0)
 
 
-# Positions that MuJoCo computes inside a step, one sub-step behind the state: some environments read them
-# before they step again (Ant and Humanoid for the distance covered), so the state alone is not enough.
+# Positions that MuJoCo computes inside a step, one sub-step behind the state: some environments read them before the
+# next step (Ant and Humanoid for the distance covered), so that the state alone is not enough.
 _MUJOCO_LAGGING = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat"),
     *("subtree_com", "cinert", "cvel", "cfrc_ext", "qfrc_actuator", "qfrc_constraint", "qacc"),
@@ -102,7 +102,7 @@ def _put_mujoco(env: Any, state: dict[str, Any]) -> None:
     import mujoco
 
     signature = mujoco.mjtState.mjSTATE_INTEGRATION
-    # No mj_forward afterwards: it would move the positions that have to lag behind.
+    # No mj_forward afterwards: it would update the positions that have to lag behind.
     mujoco.mj_setState(env.model, env.data, np.asarray(state["physics"]), signature)
     for name, value in state["lagging"].items():
         getattr(env.data, name)[...] = value
@@ -116,7 +116,7 @@ def _take_atari(env: Any) -> dict[str, Any]:
 def _put_atari(env: Any, state: dict[str, Any]) -> None:
     import ale_py
 
-    # Its binding fills only an instance that was not initialised.
+    # The binding only fills an instance that was not initialised.
     emulator: Any = ale_py.ALEState.__new__(ale_py.ALEState)
     emulator.__setstate__(np.asarray(state["emulator"], dtype=np.uint8).tobytes())
     env.ale.restoreState(emulator)

@@ -1,4 +1,4 @@
-"""Environments in worker processes, step for step the same as in one process."""
+"""Environments in worker processes, with the same results as in one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rl_training.envs.workers.processes import fresh_processes
 from rl_training.envs.workers.shared_rows import SharedRows, obs_views
 from rl_training.errors import ConfigError, EnvironmentFailure, RunFailure
 
-# A worker imports its packages and makes its environments before it first answers.
+# A worker imports its packages and makes its environments before its first reply.
 _STARTUP_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 
@@ -36,8 +36,8 @@ class _Worker:
     start: int
     stop: int
 
-    def tell(self, command: str, argument: Any = None) -> bool:
-        """Send a command; False where nobody is there to read it."""
+    def send(self, command: str, argument: Any = None) -> bool:
+        """Send a command; return False if the worker is gone."""
         try:
             self.connection.send((command, argument))
         except OSError:
@@ -48,8 +48,8 @@ class _Worker:
 class AsyncVectorEnv:
     """Slots in worker processes that write observations, rewards and flags to shared memory.
 
-    A worker that raises, dies or does not answer in `worker_timeout` seconds raises an `EnvironmentFailure` that names
-    the cause, the environment and its seed, and NaN a `NonFiniteError`, after every worker has been stopped.
+    If a worker raises, dies or does not reply within `worker_timeout` seconds, all workers are stopped and an
+    `EnvironmentFailure` names the cause, the environment and its seed; NaN raises a `NonFiniteError`.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class AsyncVectorEnv:
         self._timeout = worker_timeout
         self._seeds: list[int | None] = [None] * num_envs
         self._workers: list[_Worker] = []
-        # Also runs when the object is forgotten or the interpreter exits: workers ignore SIGTERM, and
-        # multiprocessing would wait for them forever.
+        # Also runs when the object is deleted or the interpreter exits: workers ignore SIGTERM, and multiprocessing
+        # would wait for them forever.
         self._stop = util.Finalize(self, _stop_workers, args=(self._workers,), exitpriority=100)
 
         num_workers = min(num_workers or os.cpu_count() or 1, num_envs)
@@ -100,7 +100,7 @@ class AsyncVectorEnv:
             episodes += worker_episodes
             masked.append(worker_masked)
             metrics += worker_metrics
-        # Copies: the workers write these rows again in the next step.
+        # Copied, because the workers overwrite these rows in the next step.
         obs, masks = copy_obs(self._rows.obs), self._masks(masked)
         return StepBatch(
             obs,
@@ -125,7 +125,7 @@ class AsyncVectorEnv:
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.tell("close")
+            worker.send("close")
         deadline = time.monotonic() + _CLOSE_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
@@ -155,11 +155,11 @@ class AsyncVectorEnv:
         self._workers.append(_Worker(process, ours, indices[0], indices[-1] + 1))
 
     def _command(self, command: str, arguments: Sequence[Any] | None = None) -> list[Any]:
-        """Give every worker its command and return their results in order."""
+        """Send every worker its command and return their results in order."""
         if not self._workers:
             raise EnvironmentFailure("the environments are closed")
         for number, worker in enumerate(self._workers):
-            if not worker.tell(command, None if arguments is None else arguments[number]):
+            if not worker.send(command, None if arguments is None else arguments[number]):
                 self._fail(EnvironmentFailure(self._death(number)))
         return self._gather(self._timeout)
 
@@ -171,7 +171,7 @@ class AsyncVectorEnv:
                 if not worker.connection.poll(max(0.0, deadline - time.monotonic())):
                     self._fail(
                         EnvironmentFailure(
-                            f"{self._culprit(number)} did not answer within {seconds:g} seconds and was stopped; "
+                            f"{self._name(number)} did not answer within {seconds:g} seconds and was stopped; "
                             "if it is slow rather than stuck, raise `env_kwargs.worker_timeout`"
                         )
                     )
@@ -199,19 +199,19 @@ class AsyncVectorEnv:
             cause = f"exited with status {code}"
         if starting:
             cause += "; a script that trains with `local_async` needs its code under `if __name__ == '__main__':`"
-        return f"the worker process of {self._culprit(number)} {cause}"
+        return f"the worker process of {self._name(number)} {cause}"
 
-    def _culprit(self, number: int) -> str:
+    def _name(self, number: int) -> str:
         index = int(self._entered[number])
         return f"environment {index} (seed {self._seeds[index]})"
 
     def _masks(self, masked: Sequence[bool]) -> np.ndarray | None:
-        """Return a copy of the masks, given which workers wrote theirs."""
+        """Return a copy of the masks; `masked` says which workers wrote theirs."""
         if self._rows.action_mask is None or not any(masked):
             return None
         masks = self._rows.action_mask.copy()
         for worker, written in zip(self._workers, masked, strict=True):
-            if not written:  # its rows are those of an earlier step
+            if not written:  # its rows are from an earlier step
                 masks[worker.start : worker.stop] = True
         return masks
 
@@ -230,7 +230,7 @@ class AsyncVectorEnv:
 
 
 def _stop_workers(workers: list[_Worker]) -> None:
-    """End every worker at once and release what the run holds of it."""
+    """Kill all workers and close their connections."""
     for worker in workers:
         if worker.process.is_alive():
             worker.process.kill()

@@ -1,4 +1,4 @@
-"""The worker process of `local_async`: it owns a run of slots and does what the run tells it."""
+"""The worker process of `local_async`: it owns several slots and executes the commands of the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rl_training.envs.vector import private_actions, reset_slots, step_slots
 from rl_training.envs.workers.shared_rows import SharedRows, obs_views
 from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
 
-# A worker replies (True, result), or (False, error) for a failure, after which it ends.
+# A worker replies (True, result), or (False, error) for a failure, after which it exits.
 
 
 def run_worker(
@@ -31,8 +31,8 @@ def run_worker(
     worker: int,
     shared: SharedRows,
 ) -> None:
-    """Serve commands until told to close or until the run is gone."""
-    # A terminal sends its signals to every process: what to do about them is for the run to decide.
+    """Execute commands until told to close or until the run's process is gone."""
+    # A terminal sends its signals to every process; only the run reacts to them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, daemon=True).start()
@@ -58,7 +58,7 @@ def run_worker(
 
 
 def exit_with_parent() -> None:
-    """End the process when the one that started it has died, even in the middle of an endless step."""
+    """Exit when the parent process has died, even in the middle of an endless step."""
     parent = parent_process()
     if parent is not None:
         parent.join()

@@ -1,4 +1,4 @@
-"""Messages of the C++ simulators through Python's logging, or not at all where they say nothing."""
+"""Redirects messages of C++ simulators to Python's logging, or suppresses them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 _LOGGER = logging.getLogger("rl_training.envs.mujoco")
 
 
-def tame_native_messages(spec: EnvSpec) -> None:
+def redirect_native_messages(spec: EnvSpec) -> None:
     """Keep a simulator from writing to the terminal or into the user's working directory."""
     entry_point = spec.entry_point if isinstance(spec.entry_point, str) else ""
     try:
@@ -18,20 +18,20 @@ def tame_native_messages(spec: EnvSpec) -> None:
         elif entry_point.startswith("ale_py"):
             _silence_atari_banner()
     except ImportError:
-        return  # making the environment will say what is missing
+        return  # making the environment will report what is missing
 
 
 def _log_mujoco_warnings() -> None:
-    """By default MuJoCo prints warnings and appends them to `MUJOCO_LOG.TXT` wherever the run was started."""
+    """Log MuJoCo's warnings instead of printing them and writing `MUJOCO_LOG.TXT` to the working directory."""
     import mujoco
 
-    # A handler that somebody else has set is theirs to keep.
+    # A handler that somebody else has set is kept.
     if mujoco.get_mju_user_warning() is None:
         mujoco.set_mju_user_warning(_log)
 
 
 def _log(message: str) -> None:
-    # Gymnasium's own model files use what newer releases call deprecated: nothing a user can repair.
+    # Gymnasium's own model files use features deprecated in newer releases: nothing that a user can repair.
     level = logging.DEBUG if "deprecated" in message else logging.WARNING
     _LOGGER.log(level, "%s", message)
 

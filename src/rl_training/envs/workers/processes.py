@@ -1,4 +1,4 @@
-"""How processes beside this one are started."""
+"""How other processes are started."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def fresh_processes(*imported: str) -> Any:
-    """Return the context that starts processes: never by forking this one, whose threads could deadlock them.
+    """Return the multiprocessing context: processes are never forked from this one, whose threads could deadlock them.
 
-    They come from a server that imports the named modules once, instead of every process; it starts with the first
-    process, so what the first caller names is what it imports.
+    They are forked from a server that imports the named modules once for all of them; it starts with the first process,
+    so the modules named by the first caller count.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")

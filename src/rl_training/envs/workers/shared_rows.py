@@ -1,6 +1,6 @@
-"""A batch of environment rows in memory that the run and its workers share.
+"""Rows of a batch of environments in memory shared by the run and its workers.
 
-The memory is anonymous: it vanishes with the last process that maps it, so nothing can be left behind.
+The memory is anonymous: it is released with the last process that maps it, so nothing is left behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rl_training.envs.vector import Rows
 
 
 class SharedArray:
-    """An array that can be handed to a process when it starts."""
+    """An array that can be passed to a process when it starts."""
 
     def __init__(self, context: BaseContext, shape: tuple[int, ...], dtype: Any) -> None:
         self._shape, self._dtype = shape, np.dtype(dtype)
@@ -34,7 +34,7 @@ class SharedArray:
 
 @dataclass
 class SharedRows:
-    """Everything that crosses between the run and its workers at a step."""
+    """All arrays that are exchanged between the run and its workers at a step."""
 
     obs: dict[str | None, SharedArray]
     """[num_envs, ...] by key; the key None for an observation that is not a Dict."""
@@ -57,7 +57,7 @@ class SharedRows:
         num_envs: int,
         num_workers: int,
     ) -> SharedRows:
-        """Reserve memory for `num_envs` environments of these spaces."""
+        """Allocate memory for `num_envs` environments of these spaces."""
 
         def obs_arrays() -> dict[str | None, SharedArray]:
             parts: dict[Any, gym.Space[Any]] = {None: observation_space}

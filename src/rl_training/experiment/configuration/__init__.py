@@ -1,1 +1,1 @@
-"""Read, check and document configurations."""
+"""Reading, validation and documentation of configurations."""

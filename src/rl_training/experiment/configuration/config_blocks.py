@@ -11,30 +11,30 @@ from annotated_types import DocInfo, Ge, MinLen
 
 @dataclass(frozen=True)
 class WandbParams:
-    """Where Weights & Biases files a run (extra `wandb`)."""
+    """Settings of Weights & Biases (extra `wandb`)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
     project: Annotated[str, MinLen(1)] = "axiomrl"
-    """Project that collects the runs."""
+    """Project of the run."""
 
     entity: str | None = None
-    """User or team; null means the account's default."""
+    """User or team; null: the account's default."""
 
     group: str | None = None
-    """Group that the run belongs to, for example one benchmark."""
+    """Group of the run, for example one benchmark."""
 
     name: str | None = None
-    """Name of the run; null means the name of its run directory."""
+    """Name of the run; null: the name of its run directory."""
 
     mode: Literal["online", "offline", "disabled"] | None = None
-    """`offline` keeps the files in the run directory for a later `wandb sync`; null means what the variable WANDB_MODE
-    says, and `online` where it says nothing."""
+    """`offline` keeps the files in the run directory for a later `wandb sync`; null: the variable WANDB_MODE, or
+    `online` if it is not set."""
 
 
 @dataclass(frozen=True)
 class TrackingParams:
-    """Which dashboards receive the metrics; `metrics.jsonl` is always written."""
+    """Dashboards that receive the metrics; `metrics.jsonl` is always written."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
@@ -42,11 +42,11 @@ class TrackingParams:
     """Write TensorBoard event files to the run directory."""
 
     wandb: WandbParams | bool | None = None
-    """Send metrics to Weights & Biases: `true` as usual, or with the settings of a mapping; null and `false` do not."""
+    """Send metrics to Weights & Biases: `true`, or a mapping with settings; null and `false`: do not."""
 
     @property
     def wandb_params(self) -> WandbParams | None:
-        """How Weights & Biases is used, None where it is not."""
+        """Settings of Weights & Biases, None if it is not used."""
         return self.wandb if isinstance(self.wandb, WandbParams) else WandbParams() if self.wandb else None
 
 
@@ -57,22 +57,22 @@ class EarlyStoppingParams:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
     metric: Annotated[str, MinLen(1)] = "eval_return_mean"
-    """Metric to watch: one of an evaluation or of a training row."""
+    """Metric to watch, of an evaluation or of a training row."""
 
     mode: Literal["max", "min"] = "max"
     """Whether larger or smaller is better."""
 
     patience: Annotated[int, Ge(1)] | None = None
-    """End after this many reports without an improvement."""
+    """Stop after this many reports without an improvement."""
 
     min_delta: Annotated[float, Ge(0)] = 0.0
     """Smallest change that counts as an improvement."""
 
     target: float | None = None
-    """End once the metric reaches this value."""
+    """Stop once the metric reaches this value."""
 
     def problems(self) -> list[str]:
-        """Return what is inconsistent, one sentence each."""
+        """Return a message for each inconsistency."""
         if self.patience is None and self.target is None:
             return ["nothing would ever stop the run; set patience, target or both"]
         return []
@@ -80,7 +80,7 @@ class EarlyStoppingParams:
 
 @dataclass(frozen=True)
 class BenchmarkParams:
-    """A sweep: the same configuration once per seed."""
+    """A sweep: one run of the same configuration per seed."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
@@ -88,30 +88,26 @@ class BenchmarkParams:
         Annotated[tuple[Annotated[int, Ge(0)], ...], MinLen(1), DocInfo("a list of integers >= 0 such as [1, 2, 3]")]
         | None
     ) = None
-    """Distinct seeds to train, one run each, instead of the one `seed`; null trains that."""
+    """Distinct seeds, one run each, instead of the single `seed`; null: a single run."""
 
-    jobs: Annotated[int, Ge(1)] = 1
-    """Seeds that are trained at the same time, each in a process of its own."""
+    jobs: Annotated[int, Ge(1)] | Literal["auto"] = 1
+    """Seeds that are trained at the same time, each in a process of its own; `auto`, which `--seeds` implies, is one
+    per core, and one after another where runs are so short that starting processes takes longer."""
 
     executor: Literal["serial", "processes", "ray"] | None = None
     """How seeds are executed: one after another, in processes, or on a Ray cluster (extra `ray`), with the same
-    results; null means `processes` where `jobs` is above 1 and `serial` otherwise."""
+    results; null means `processes` where there are several jobs and `serial` otherwise."""
 
     ray_address: Annotated[str, MinLen(1)] | None = None
-    """Address of the Ray cluster, such as `10.0.0.5:6379`; null means the one that runs on this machine."""
-
-    @property
-    def chosen_executor(self) -> Literal["serial", "processes", "ray"]:
-        """How seeds are executed."""
-        return self.executor or ("processes" if self.jobs > 1 else "serial")
+    """Address of the Ray cluster, such as `10.0.0.5:6379`; null: the one on this machine."""
 
     def problems(self) -> list[str]:
-        """Return what is inconsistent, one sentence each."""
+        """Return a message for each inconsistency."""
         found = []
         repeated = sorted(seed for seed, count in Counter(self.seeds or ()).items() if count > 1)
         if repeated:
             found.append(f"seeds: must be distinct; remove the repeated {', '.join(map(str, repeated))}")
-        if self.jobs > 1 and self.executor in ("serial", "ray"):
+        if self.jobs not in (1, "auto") and self.executor in ("serial", "ray"):
             repair = "a cluster trains as many seeds at a time as it has room for; leave jobs out"
             repair = "use executor processes, or leave jobs out" if self.executor == "serial" else repair
             found.append(f"jobs: {self.jobs} does not go with executor {self.executor}: {repair}")

@@ -1,6 +1,6 @@
-"""Documentation made from the records themselves: field tables, and the page docs/config-schema.md.
+"""Documentation generated from the parameter dataclasses: field tables, and the page docs/config-schema.md.
 
-`python -m rl_training.experiment.configuration.config_docs > docs/config-schema.md` writes the page anew.
+`python -m rl_training.experiment.configuration.config_docs > docs/config-schema.md` writes the page.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from rl_training.experiment.tasks import TaskKeys
 
 
 class FieldDoc(NamedTuple):
-    """One field of a record, in words."""
+    """Documentation of one field of a record."""
 
     name: str
     accepts: str
     default: str
-    """As YAML would write it; empty where the field is required."""
+    """In YAML form; empty if the field is required."""
     text: str
 
 
@@ -49,7 +49,7 @@ def describe_fields(record: type) -> list[FieldDoc]:
 
 
 def field_docstrings(record: type) -> dict[str, str]:
-    """Return the string under each field, which Python itself does not keep; subclasses win."""
+    """Return the docstring below each field, which Python itself does not keep; those of subclasses override."""
     found: dict[str, str] = {}
     for owner in reversed(record.__mro__):
         if not dataclasses.is_dataclass(owner):
@@ -91,9 +91,9 @@ _INTRODUCTION = """\
 # Configuration
 
 This page is generated from the dataclasses that validate a configuration:
-`python -m rl_training.experiment.configuration.config_docs > docs/config-schema.md` writes it anew.
+`python -m rl_training.experiment.configuration.config_docs > docs/config-schema.md` regenerates it.
 
-A configuration is a YAML file of plain values: no string in it is ever evaluated. It comes in two shapes, a
+A configuration is a YAML file of plain values: no string in it is ever evaluated. It is either a
 complete file, or an overlay that names another file and changes some of its keys:
 
 ```yaml
@@ -103,26 +103,26 @@ algo_kwargs:
   learning_rate: 1e-3
 ```
 
-Mappings are merged key by key, everything else is replaced; links may go on, and a circle is an error.
-Flags lie over the file and `--set KEY=VALUE` over both: `--set algo_kwargs.learning_rate=1e-3`. Validation
-runs once, after all of that, and reports every problem together with the file or flag it comes from and its
-repair. The run keeps the result as `config.yaml`; training with that file repeats the run.
+Mappings are merged key by key, everything else is replaced. A linked file may link another one; a cycle is an error.
+Flags override the file, and `--set KEY=VALUE` overrides both: `--set algo_kwargs.learning_rate=1e-3`. Validation
+runs once, after all of that, and reports all problems together, each with the file or flag it comes from and its
+repair. The run stores the result as `config.yaml`; training with that file repeats the run.
 
-`true` is no integer and `"8"` is no number, but `1e6` is accepted where an integer belongs. NaN and
+`true` is not accepted as an integer and `"8"` not as a number, but `1e6` is accepted as an integer. NaN and
 infinity are refused."""
 
 _ENV_KWARGS = """\
 ## `env_kwargs`
 
-The keys below wrap the environment; every other key is an argument of `gymnasium.make`. The optional blocks
-`training:` and `evaluation:` override the shared keys for that mode. Evaluation always sees real rewards
+The keys below wrap the environment; all other keys are arguments of `gymnasium.make`. The optional blocks
+`training:` and `evaluation:` override the shared keys for that mode. Evaluation always uses real rewards
 and real episodes: `normalize_reward`, `reward_sign` and `episodic_life` never apply to it."""
 
 _TASKS = """\
 ### `env_kwargs.tasks`
 
-A list of tasks for an algorithm that learns several at once; `env_id` then names the suite. Each task has the keys
-below besides those of its environment, and wrapper keys beside the list hold for all of them:
+A list of tasks for an algorithm that learns several at once; `env_id` is then the name of the suite. Each task has the
+keys below and those of its environment; wrapper keys outside the list apply to all tasks:
 
 ```yaml
 env_id: my-suite
@@ -147,15 +147,15 @@ learning_rate_warmup_steps: 1000
 ```
 
 Positions (`duration`, `milestones`, the first number of a point) count environment steps, or are fractions
-of `total_timesteps` where every one of them is <= 1. Past its end a schedule keeps its last value. Warm-up
-multiplies the scheduled value by a factor that rises linearly from 0 to 1; the schedule does not wait for
-it."""
+of `total_timesteps` if all of them are <= 1. After its end a schedule keeps its last value. Warm-up
+multiplies the scheduled value by a factor that rises linearly from 0 to 1; it does not delay the
+schedule."""
 
 _BLOCKS = """\
 ## `tracking`, `benchmark` and `early_stopping`
 
 `metrics.jsonl` is always written; `tracking` adds dashboards. `benchmark.seeds` trains the configuration once
-per seed and [summarises](run-artifacts.md#sweeps-over-seeds) what came of it. `early_stopping` ends a run before
+per seed and [summarises](run-artifacts.md#sweeps-over-seeds) the results. `early_stopping` ends a run before
 its horizon."""
 
 _ALGORITHMS = """\

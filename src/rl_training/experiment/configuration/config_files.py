@@ -1,7 +1,7 @@
-"""Configurations from files, packaged presets and the command line, laid over one another and validated once.
+"""Configurations from files, packaged presets and the command line, merged and validated once.
 
-A file either is complete or links another by `config: other.yaml` (relative to itself, or
-`config: preset:NAME`) and overlays it key by key.
+A file is either complete, or links another one by `config: other.yaml` (relative to itself) or `config: preset:NAME`
+and overrides some of its keys.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rl_training")
 
-# What `--algo NAME --env ID` leaves open; a file must state these itself.
+# Defaults for `--algo NAME --env ID`; a file must contain these keys.
 DEFAULTS: dict[str, Any] = {"seed": 0, "total_timesteps": 100_000, "output_dir": "runs"}
 
 _LINK_KEY = "config"
 _PRESET_PREFIX = "preset:"
-_PRESET_ORIGIN = "preset "  # how the name of a packaged layer begins
+_PRESET_ORIGIN = "preset "  # prefix in the name of a packaged layer
 _FLAGS = {"env_id": "--env", "benchmark.seeds": "--seeds", "tags": "--tag"}
 
 
@@ -49,9 +49,9 @@ def load_config(
 ) -> TrainConfig:
     """Return the validated config of a file, a packaged preset, or `base` over the defaults.
 
-    `overrides` holds the dedicated flags by dotted key (a value of None means the flag was not given) and
-    `set_values` the texts of `--set`; both lie over the file, `--set` last. `loaded` says that the user did not write
-    `base`. What a configuration file names counts as written by the user.
+    `overrides` contains the dedicated flags by dotted key (None: the flag was not given) and `set_values` the texts of
+    `--set`; both override the file, `--set` last. `loaded` says that the user did not write `base`. Names in a
+    configuration file count as written by the user.
     """
     given = sum(origin is not None for origin in (path, preset, base))
     if given > 1:
@@ -61,7 +61,7 @@ def load_config(
     layered = _Layers()
     if base is not None:
         _add_flags(layered, DEFAULTS)
-        for key, value in base.items():  # a sweep's whole configuration may say null where that is not the default
+        for key, value in base.items():  # the configuration of a sweep may contain null where that is not the default
             layered.add(_nested(tuple(key.split(".")), value), _flag(key))
     else:
         location = _preset_location(preset) if preset is not None else _Location(Path(str(path)))
@@ -76,11 +76,11 @@ def load_config(
 def overlay_config(
     config: TrainConfig, *, overrides: Mapping[str, Any] | None = None, set_values: Sequence[str] = ()
 ) -> TrainConfig:
-    """Return a run's configuration with `overrides` and `set_values`, as `load_config` takes them, laid over it."""
+    """Return a run's configuration with `overrides` and `set_values` applied, as in `load_config`."""
     layered = _Layers()
     layered.add(config_to_dict(config), "the run's configuration")
     _add_changes(layered, overrides, set_values)
-    if layered.values["algo"] != config.algo:  # whose parameters fit no other: that is the one thing to say
+    if layered.values["algo"] != config.algo:  # the parameters of another algorithm never fit: report only this
         raise ConfigError(f"{layered.source(('algo',))}: {refusal('algo', config.algo, ALGORITHM)}")
     return validate_config(layered.values, source=layered.source)
 
@@ -92,14 +92,6 @@ def preset_names() -> list[str]:
         for entry in _preset_root().iterdir()
         if entry.is_file() and entry.name.endswith(".yaml")
     )
-
-
-def preset_values(name: str) -> dict[str, Any]:
-    """Return the merged keys of a preset as written: validating them would import its algorithm."""
-    layered = _Layers()
-    for origin, values in _read_chain(_preset_location(name)):
-        layered.add(values, origin)
-    return layered.values
 
 
 def parse_set(text: str) -> tuple[KeyPath, Any]:
@@ -115,14 +107,14 @@ def parse_set(text: str) -> tuple[KeyPath, Any]:
 
 @dataclass
 class _Layers:
-    """Values merged so far, and which layer set each key."""
+    """The values merged so far, and the layer that set each key."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[KeyPath, str] = field(default_factory=dict)
     preset: dict[str, Any] = field(default_factory=dict)
-    """What the packaged presets among them say at the top level."""
+    """The top-level values of the packaged presets among the layers."""
     file: str = ""
-    """The latest file: where a missing key should have been; empty where there is none."""
+    """The latest file, in which a missing key should be; empty if there is none."""
 
     def add(self, values: Mapping[str, Any], name: str) -> None:
         if not name.startswith("--"):
@@ -132,7 +124,7 @@ class _Layers:
         self._merge(self.values, values, name, ())
 
     def source(self, path: KeyPath) -> str:
-        """Return the layer that set the key or the nearest key above it."""
+        """Return the layer that set the key, or the nearest key above it."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.origins:
                 return self.origins[path[:length]]
@@ -155,7 +147,7 @@ class _Layers:
 
 @dataclass(frozen=True)
 class _Location:
-    """A file on disk, or one inside the package (which may be a zip file and then has no path)."""
+    """A file on disk, or inside the package (which may be a zip file and then has no path)."""
 
     path: Path | PurePosixPath
     packaged: bool = False
@@ -170,7 +162,7 @@ class _Location:
 
     @property
     def preset(self) -> str | None:
-        """The preset that this file is, if it is one; `base/` holds what presets share."""
+        """The preset's name if this file is a preset; `base/` contains the shared parts of presets."""
         return self.path.stem if self.packaged and self.path.parent == PurePosixPath() else None
 
     def linked(self, target: str) -> _Location:
@@ -184,7 +176,7 @@ class _Location:
         try:
             if self.packaged:
                 return _preset_root().joinpath(*self.path.parts).read_text(encoding="utf-8")
-            # A device never ends and a pipe can be read once only, by whoever comes first: both are refused.
+            # Reading a device never ends and a pipe can be read only once: both are refused.
             return read_text(Path(self.path)).removeprefix("\N{BYTE ORDER MARK}")
         except FileNotFoundError:
             raise ConfigError(f"{self.name}: no such file{self._suggestion()}") from None
@@ -219,7 +211,7 @@ def _preset_location(name: str) -> _Location:
 
 
 def _read_chain(location: _Location) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (name, values) of a file and everything it links, the deepest link first."""
+    """Yield (name, values) of a file and of all files that it links, the innermost link first."""
     chain: list[tuple[_Location, dict[str, Any]]] = []
     current: _Location | None = location
     while current is not None:
@@ -251,7 +243,7 @@ def _read_mapping(location: _Location, *, linked_by: str | None) -> dict[str, An
 
 
 def _add_changes(layered: _Layers, overrides: Mapping[str, Any] | None, set_values: Sequence[str]) -> None:
-    """Lay the flags and then `--set` over the layers."""
+    """Apply the flags and then `--set` to the layers."""
     _add_flags(layered, overrides or {})
     for text in set_values:
         key, value = parse_set(text)
@@ -265,7 +257,7 @@ def _add_flags(layered: _Layers, flags: Mapping[str, Any]) -> None:
 
 
 def _shorten_warm_up(layered: _Layers) -> None:
-    """Scale a warm-up that the user did not choose down with the horizon, and say so."""
+    """Scale a warm-up that the user did not choose down with the horizon, and report it."""
     meant = layered.preset.get("total_timesteps", DEFAULTS["total_timesteps"])
     path = ("algo_kwargs", WARM_UP)
     origin = layered.origins.get(path)

@@ -1,4 +1,4 @@
-"""What `env_kwargs` may say about wrappers and workers; every other key goes to `gymnasium.make`."""
+"""The keys of `env_kwargs` for wrappers and workers; all other keys go to `gymnasium.make`."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 @dataclass(frozen=True)
 class EnvParams:
-    """How one environment is wrapped, as read from `env_kwargs`."""
+    """Wrapper settings of one environment, as read from `env_kwargs`."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
     on_fork: ClassVar[Mapping[str, str]] = rules(FREE, "num_workers", "worker_timeout")
 
     max_episode_steps: Annotated[int, Ge(1)] | None = None
-    """Truncate episodes after this many steps; null keeps the environment's own limit."""
+    """Truncate episodes after this many steps; null: the environment's own limit."""
 
     frame_stack: Annotated[int, Ge(1)] = 1
-    """Observe the last n frames together; 1 does not stack."""
+    """Number of latest frames observed together; 1: no stacking."""
 
     normalize_observation: bool = False
-    """Scale observations by their running mean and deviation; evaluation uses the frozen statistics."""
+    """Normalise observations by their running mean and standard deviation; evaluation uses the frozen statistics."""
 
     normalize_reward: bool = False
-    """Scale training rewards by the running deviation of the discounted return."""
+    """Scale training rewards by the running standard deviation of the discounted return."""
 
     clip_observation: Annotated[float, Gt(0)] = 10.0
-    """Bound of normalised observations."""
+    """Normalised observations are clipped to this absolute value."""
 
     clip_reward: Annotated[float, Gt(0)] = 10.0
-    """Bound of normalised rewards."""
+    """Normalised rewards are clipped to this absolute value."""
 
     reward_sign: bool = False
-    """Learn from the sign of the reward (-1, 0, 1) as is usual on Atari; training only."""
+    """Learn from the sign of the reward (-1, 0, 1), as usual on Atari; training only."""
 
     atari: bool = False
     """Apply Atari preprocessing: no-op starts, frame skip, resizing, grayscale."""
@@ -77,19 +77,19 @@ class EnvParams:
     """Atari: press FIRE after a reset in games that wait for it."""
 
     num_workers: Annotated[int, Ge(1)] | None = None
-    """`local_async`: number of worker processes; null means one per core, at most one per environment."""
+    """`local_async`: number of worker processes; null: one per core, at most one per environment."""
 
     worker_timeout: Annotated[float, Gt(0)] = 60.0
     """`local_async`: seconds to wait for a worker before the run stops with an error."""
 
     make_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `gymnasium.make`: every key of `env_kwargs` that is not listed here."""
+    """Arguments of `gymnasium.make`: all keys of `env_kwargs` that are not listed here."""
 
 
 WRAPPER_KEYS: tuple[str, ...] = tuple(
     entry.name for entry in dataclasses.fields(EnvParams) if entry.name != "make_kwargs"
 )
-# An evaluation reports the environment's real rewards over real episodes, whatever training learns from.
+# Evaluation reports real rewards over real episodes, regardless of the settings for training.
 _OFF_IN_EVALUATION = {"normalize_reward": False, "reward_sign": False, "episodic_life": False}
 _MAKE_KWARGS_REPAIR = "unknown key; write arguments of gymnasium.make directly under env_kwargs"
 _NEED_ATARI = ("episodic_life", "fire_reset")
@@ -109,9 +109,9 @@ def env_params(config: TrainConfig | Mapping[str, Any], mode: Mode) -> EnvParams
 def check_env_kwargs(
     env_kwargs: Mapping[str, Any], path: KeyPath = ("env_kwargs",)
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """Return `env_kwargs` with its wrapper keys in their proper types, and every problem found.
+    """Return `env_kwargs` with its wrapper keys converted to their types, and all problems found.
 
-    Unknown keys pass: only the environment knows which arguments it takes.
+    Unknown keys are kept: only the environment can check its arguments.
     """
     shared = {key: value for key, value in env_kwargs.items() if key not in MODES}
     checked, problems = _check_keys(shared, path)

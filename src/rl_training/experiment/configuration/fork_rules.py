@@ -1,7 +1,7 @@
 """Which settings a fork may change.
 
-Every parameter dataclass says so in a class attribute `on_fork`: a rule per field, `FREE` or the reason why the
-checkpoint cannot go on with another value. A subclass adds the rules of its own fields. What has no rule stays.
+Every parameter dataclass defines this in a class attribute `on_fork`: one rule per field, `FREE` or the reason why a
+checkpoint cannot continue with another value. A subclass adds rules for its fields. Fields without a rule are fixed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ STREAMS = "the random streams in the checkpoint come from it"
 ALGORITHM = "the checkpoint holds the state of that algorithm"
 ORIGIN = "it records where the settings came from"
 ONE_RUN = "a fork is a single run"
-# Binding only where rewards are normalised.
+# Applies only if rewards are normalised.
 REWARD_STATISTICS = "the reward statistics in the checkpoint were discounted with it"
 UNKNOWN = "nothing says that a checkpoint can go on with another value"
 
-# What a new run with the same weights could not change either, or what would have no effect there.
+# Reasons for which `axiomrl train --init` would not help either.
 _NO_WARM_START = (ALGORITHM, NETWORKS, START, ORIGIN, ONE_RUN)
 
 
 def refusal(key: str, value: Any, rule: str) -> str:
-    """Return the sentence for a key that has to keep its value."""
+    """Return the error message for a key that has to keep its value."""
     shown = "null" if value is None else value
     elsewhere = ", or start a new run from the checkpoint's weights by `axiomrl train --init`"
     return f"{key}: must stay {shown}, because {rule}; leave it out{'' if rule in _NO_WARM_START else elsewhere}"
@@ -43,12 +43,12 @@ def rules(rule: str, *names: str) -> dict[str, str]:
 
 
 def scheduled(*names: str) -> dict[str, str]:
-    """Return that scalars, their schedules and their warm-up may change: they are resolved anew at every step."""
+    """Return FREE for scalars, their schedules and their warm-up: they are resolved at every step."""
     return rules(FREE, *(f"{name}{suffix}" for name in names for suffix in ("", "_schedule", "_warmup_steps")))
 
 
 def fork_rules(record: type) -> dict[str, str]:
-    """Return the rule of every field that a parameter dataclass or its bases have one for."""
+    """Return the rules of the fields of a parameter dataclass and its base classes."""
     found: dict[str, str] = {}
     for owner in reversed(record.__mro__):
         own: Mapping[str, str] = vars(owner).get("on_fork", {})

@@ -1,4 +1,4 @@
-"""Settings that change when a run goes on from a checkpoint: which may, and why others may not."""
+"""Changes of settings when a run continues from a checkpoint: which are possible, and why others are not."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rl_training.experiment.configuration.fork_rules import (
 )
 from rl_training.experiment.registry import get_algorithm_spec
 
-# What may change without a fork: it decides how long a run goes on and how it is evaluated, not what is learned.
+# May change without a fork: these affect the length of a run and its evaluation, not what is learned.
 _FREE_WITHOUT_FORK = ("total_timesteps", "eval_episodes")
 
 
 def changed_settings(original: TrainConfig, config: TrainConfig, *, fork: bool) -> dict[str, tuple[Any, Any]]:
-    """Return what a continuation changes, by key with the values before and after.
+    """Return the settings that a continuation changes: key -> (before, after).
 
-    Everything that may not change is refused together, each with its reason.
+    Raises one error with all changes that are not possible, each with its reason.
     """
     changed = config_differences(original, config)
     problems = []
@@ -43,7 +43,7 @@ def changed_settings(original: TrainConfig, config: TrainConfig, *, fork: bool) 
 
 
 def network_differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the settings of networks in which two configurations of one algorithm differ, with both values."""
+    """Return the network settings in which two configurations of one algorithm differ, with both values."""
     found = config_differences(one, other)
     return {key: pair for key, pair in found.items() if _rule(one, key) == NETWORKS}
 

@@ -1,6 +1,6 @@
-"""The page docs/migrating.md, made from the table of names that the errors speak from.
+"""The page docs/migrating.md, generated from the table of names behind the error messages.
 
-`python -m rl_training.experiment.configuration.migration_docs > docs/migrating.md` writes it anew.
+`python -m rl_training.experiment.configuration.migration_docs > docs/migrating.md` writes the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def render_migration() -> str:
 
 
 def _algorithm(spec: AlgorithmSpec) -> str:
-    """Return what the parameters of an algorithm are called, which are called the same, and which it does not have."""
+    """Return an algorithm's section: parameters with other names, with the same name, and without a counterpart."""
     known = {field.name for field in dataclasses.fields(spec.load_params())}
     answers = {name: answer for name in PARAMETERS if (answer := answer_for(spec, name, known)) and name not in known}
     same = sorted({"learning_rate", *PARAMETERS} & known)
@@ -46,7 +46,7 @@ def _algorithm(spec: AlgorithmSpec) -> str:
 
 
 def _special_cases(spec: AlgorithmSpec) -> list[str]:
-    """Return sentences about algorithms of the same class whose answers differ."""
+    """Return sentences about algorithms of the same class whose parameters differ."""
     found = []
     for other in list_algorithm_specs():
         if other.algorithm != spec.algorithm or other.name == spec.name:
@@ -74,9 +74,9 @@ def _list(names: list[str]) -> str:
 _INTRODUCTION = """\
 # Coming from Stable-Baselines3 or CleanRL
 
-This page is generated from the table that error messages speak from:
-`python -m rl_training.experiment.configuration.migration_docs > docs/migrating.md` writes it anew. You
-need not read it first: a name that is called otherwise here is answered with ours:
+This page is generated from the table of names behind the error messages:
+`python -m rl_training.experiment.configuration.migration_docs > docs/migrating.md` regenerates it. You
+need not read it first: an error message tells you our name for a key that has another name here:
 
 ```text
 axiomrl: error: --set: algo_kwargs.train_freq: unknown key; it is called `train_interval` here
@@ -89,23 +89,23 @@ axiomrl config --algo sac --env Pendulum-v1 --set algo_kwargs.learning_starts=0 
 ```
 
 - `learning_starts: 0` learns from the first step on. A batch larger than what is stored repeats transitions, which is
-  said once. Returns of several steps (`n_step`) need as many steps to be complete; updates that were due before are
+  reported once. Returns of several steps (`n_step`) need as many steps to be complete; updates that were due before are
   made up for.
 - `gradient_steps: -1` makes as many updates as environment steps were taken since the last round, and
   `sde_sample_freq: -1` draws new exploration noise after each round of updates (PPO: at the start of each rollout).
-- Trained policies are loaded by [`load_policy`](python-api.md) and asked by `predict`.
+- Trained policies are loaded with [`load_policy`](python-api.md) and queried with `predict`.
 
 What differs:
 
 - Everything is counted in environment steps, whatever the number of environments. `train_interval: 1` makes one update
-  per environment step: with 64 environments 64 updates each time all of them step. The run says so before it starts;
-  `train_interval: 64` gives what `train_freq=1, gradient_steps=1` does elsewhere.
-- PPO's `minibatch_size` is the number of transitions per gradient step, as SB3's `batch_size`; CleanRL gives the number
-  of minibatches instead.
-- A replay, a rollout, a network or a search tree that memory cannot hold is refused with an estimate.
+  per environment step: with 64 environments 64 updates each time all of them step. The run reports this before it
+  starts; `train_interval: 64` is equivalent to `train_freq=1, gradient_steps=1` elsewhere.
+- PPO's `minibatch_size` is the number of transitions per gradient step, like SB3's `batch_size`; CleanRL sets the
+  number of minibatches instead.
+- A replay, a rollout, a network or a search tree that does not fit into memory is refused with an estimate.
 - With `--total-timesteps` far below what a preset is made for, a warm-up that would take half of the run or more
-  shrinks in proportion, unless you set `learning_starts` yourself; that is said, and the run's `config.yaml` holds the
-  result."""
+  is shortened in proportion, unless you set `learning_starts` yourself; the run reports this, and its `config.yaml`
+  contains the result."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What the parameters of Stable-Baselines3 and CleanRL are called here, for the sentence about an unknown key.
+"""The names of parameters of Stable-Baselines3 and CleanRL, with ours, for error messages about unknown keys.
 
-An answer is the name of our key, or the rest of a sentence where the thing is spelled otherwise or does not exist.
-`experiment.migration_docs` makes a page of it.
+An answer is the name of our key, or the rest of a sentence if there is no key of the same meaning.
+`experiment.configuration.migration_docs` makes a page of the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rl_training.experiment.configuration.env_params import WRAPPER_KEYS
 from rl_training.experiment.configuration.validation import unknown_key
 from rl_training.experiment.registry import find_algorithm, list_algorithm_specs
 
-# Who an answer is for: an algorithm by name, those of one class, or a group of classes.
+# The scope of an answer: an algorithm by name, the algorithms of one class, or a group of classes.
 ON_POLICY, REPLAY, PLANNING, ALL = "on-policy", "replay", "planning", "all"
 _GROUPS = {
     "PPO": ON_POLICY,
@@ -47,7 +47,7 @@ _ADAM = "the optimizer is Adam, with `optimizer_eps`; leave it out"
 _TENSORBOARD = "every run writes its own TensorBoard files unless `tracking.tensorboard` is false; leave it out"
 _VERBOSE = "the command line's --quiet shows less; leave it out"
 
-# Keys of the whole configuration, wherever they are written.
+# Keys of the whole configuration, at whatever level they are written.
 WHOLE_CONFIGURATION: dict[str, str] = {
     "env": "env_id",
     "env_name": "env_id",
@@ -216,7 +216,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
 
 
 def unknown_parameter(spec: AlgorithmSpec, name: str, known: Iterable[str], *, top_level: Iterable[str]) -> str:
-    """Return the sentence for a key under `algo_kwargs` that the algorithm does not have.
+    """Return the error message for a key under `algo_kwargs` that the algorithm does not have.
 
     `top_level` are the keys of the whole configuration.
     """
@@ -239,7 +239,7 @@ def unknown_parameter(spec: AlgorithmSpec, name: str, known: Iterable[str], *, t
 
 
 def unknown_top_level_key(name: str, known: Iterable[str], raw: Mapping[str, Any]) -> str:
-    """Return the sentence for a key at the top level of the configuration `raw` that does not belong there."""
+    """Return the error message for a key at the top level of the configuration `raw` that does not belong there."""
     known = set(known)
     if name in WHOLE_CONFIGURATION:
         return f"unknown key; {_called(WHOLE_CONFIGURATION[name])}"
@@ -258,7 +258,7 @@ def unknown_top_level_key(name: str, known: Iterable[str], raw: Mapping[str, Any
 
 
 def answer_for(spec: AlgorithmSpec, name: str, known: Iterable[str]) -> str | None:
-    """Return what a name from elsewhere is called in an algorithm: a key, a sentence, or None where nothing is known.
+    """Return our name for a parameter from elsewhere: a key, a sentence, or None if the table has no answer.
 
     An algorithm of a class that is not in the table gets the first answer that is one of its keys.
     """
@@ -274,14 +274,14 @@ def answer_for(spec: AlgorithmSpec, name: str, known: Iterable[str]) -> str | No
 
 
 def _kinds(spec: AlgorithmSpec) -> list[str]:
-    """Return the names of an algorithm's class and of those it is derived from."""
+    """Return the names of an algorithm's class and of its base classes."""
     if isinstance(spec.algorithm, str):
         return [spec.algorithm.rpartition(":")[2]]
     return [owner.__name__ for owner in spec.algorithm.__mro__]
 
 
 def _has(spec: AlgorithmSpec, name: str) -> bool:
-    """Return whether an algorithm has the setting, by whatever name."""
+    """Return whether an algorithm has the parameter, by any name."""
     return name in _fields(spec) or (name in PARAMETERS and answer_for(spec, name, _fields(spec)) is not None)
 
 

@@ -1,4 +1,4 @@
-"""Read YAML as plain data: no object is ever constructed, no key is silently lost, nothing grows without bound."""
+"""Reads YAML as plain data: no object is constructed, no repeated key is accepted, and size is bounded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import yaml
 from rl_training.errors import ConfigError
 from rl_training.experiment.storage.untrusted import MAX_DEPTH, MAX_INTEGER
 
-# A few lines of nested aliases or merge keys can stand for gigabytes once they are followed.
+# A few lines of nested aliases or merge keys can expand to gigabytes.
 _LARGEST_DOCUMENT = 100_000
 _LONGEST_TEXT = 1 << 20  # characters; the largest configuration of the zoo has a few thousand
-_LONGEST_NUMBER = 400  # characters: every float and every integer of 128 bits, and no work for minutes
+_LONGEST_NUMBER = 400  # characters: enough for every float and every integer of 128 bits, and quick to parse
 
 
 class _DistinctKeys(yaml.constructor.SafeConstructor):
@@ -57,11 +57,11 @@ class _PlainLoader(_DistinctKeys, yaml.SafeLoader):
 
 
 class _QuickLoader(_DistinctKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The same by the parser in C, where it is installed: several times faster, with terser messages."""
+    """The same with the C parser if it is installed: several times faster, with shorter messages."""
 
 
 for _loader in (_PlainLoader, _QuickLoader):
-    for _kind in ("int", "float"):  # by name, or the base class's own would be called
+    for _kind in ("int", "float"):  # by name, otherwise the method of the base class would be called
         _loader.add_constructor(f"tag:yaml.org,2002:{_kind}", getattr(_DistinctKeys, f"construct_yaml_{_kind}"))
     _loader.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
@@ -69,9 +69,9 @@ for _loader in (_PlainLoader, _QuickLoader):
 
 
 def parse_yaml(text: str, name: str, *, quick: bool = False) -> Any:
-    """Return the plain value that `text` holds; `name` says in messages where it comes from.
+    """Return the plain value of `text`; `name` is its source in error messages.
 
-    `quick` is for files that a program wrote: many are read at once, and nobody needs the best message.
+    `quick` is for files written by a program: many are read at once, and short messages are enough.
     """
     if len(text) > _LONGEST_TEXT:
         raise ConfigError(f"{name}: has {len(text):,} characters; at most {_LONGEST_TEXT:,} are read")
@@ -79,7 +79,7 @@ def parse_yaml(text: str, name: str, *, quick: bool = False) -> Any:
     try:
         try:
             _check_shape(text, name, _QuickLoader)
-        except yaml.YAMLError:  # the other parser has better words for it, or accepts it
+        except yaml.YAMLError:  # the other parser has a better message for it, or accepts it
             _check_shape(text, name, loader)
         return _plain_copy(yaml.load(text, Loader=loader), name)
     except yaml.constructor.ConstructorError as error:
@@ -97,17 +97,17 @@ def parse_yaml(text: str, name: str, *, quick: bool = False) -> Any:
 
 
 def _check_shape(text: str, name: str, loader: Any) -> None:
-    """Refuse a document that nests too deeply or grows too large, before anything is built of it.
+    """Raise an error for a document that is nested too deeply or expands too far, before it is constructed.
 
-    Building recurses, in C without a limit; the events that it is built of come one after the other.
+    Construction recurses, in C without a limit; this goes through the parser's events one by one.
     """
-    sizes: dict[str | None, int | None] = {}  # nodes that each anchor stands for; None while it is still open
+    sizes: dict[str | None, int | None] = {}  # nodes that each anchor expands to; None while it is open
     opened: list[tuple[str | None, int]] = []  # the anchor of each open list or mapping, and the nodes before it
     total = 0
     for event in yaml.parse(text, Loader=loader):
         anchor = getattr(event, "anchor", None)
         if isinstance(event, yaml.AliasEvent):
-            size = sizes.get(anchor, 1)  # an unknown one is reported by the loader
+            size = sizes.get(anchor, 1)  # the loader reports an unknown one
             if size is None:
                 raise ConfigError(f"{name}: nested too deeply: the alias `*{anchor}` contains itself")
             total += size
@@ -128,7 +128,7 @@ def _check_shape(text: str, name: str, loader: Any) -> None:
 
 
 def _plain_copy(value: Any, name: str) -> Any:
-    """Return a loaded document in which no part is shared, with text keys only."""
+    """Return a copy of a document in which no part is shared and all keys are text."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
@@ -137,7 +137,7 @@ def _plain_copy(value: Any, name: str) -> Any:
     if isinstance(value, list):
         return [_plain_copy(item, name) for item in value]
     if value is not None and not isinstance(value, (str, bool, int, float)):
-        # Dates, sets and bytes have no place in the JSON files a run leaves behind.
+        # Dates, sets and bytes cannot be stored in the JSON files of a run.
         raise ConfigError(f"{name}: {value!r} was read as a {type(value).__name__}; put quotes around text")
     return value
 

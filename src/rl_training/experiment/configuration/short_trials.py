@@ -1,7 +1,7 @@
-"""A short trial of a long configuration gets a short warm-up, where the user did not choose one.
+"""Shortens the warm-up of a short trial of a long configuration, unless the user chose it.
 
-`--total-timesteps 2000` on a preset that collects 100,000 steps before it learns would learn nothing. A warm-up that
-takes half of the horizon or more is scaled down as the horizon was.
+`--total-timesteps 2000` with a preset that collects 100,000 steps before learning would learn nothing. A warm-up that
+takes half of the horizon or more is scaled down like the horizon.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ WARM_UP = "learning_starts"
 
 
 class ScaledWarmUp(NamedTuple):
-    """A warm-up in proportion to the horizon, and the sentence that says so."""
+    """A warm-up in proportion to the horizon, and the message about it."""
 
     steps: int
     sentence: str
 
 
 def scaled_warm_up(values: Mapping[str, Any], *, chosen: bool, horizon: Any, origin: str) -> ScaledWarmUp | None:
-    """Return the warm-up for a configuration as written, None where it stays as it is.
+    """Return the scaled warm-up for an unvalidated configuration, None if it stays as it is.
 
-    `chosen` says whether the user set it; `horizon` is the number of steps that it was meant for by `origin`, a preset
-    or the algorithm's defaults. What validation will refuse is left to it.
+    `chosen` says whether the user set it; `horizon` is the number of steps that `origin`, a preset or the algorithm's
+    defaults, is made for. Invalid values are left to validation.
     """
     algo, total, settings = values.get("algo"), values.get("total_timesteps"), values.get("algo_kwargs") or {}
     spec = None if chosen else find_algorithm(algo)
@@ -47,6 +47,6 @@ def scaled_warm_up(values: Mapping[str, Any], *, chosen: bool, horizon: Any, ori
 
 
 def _count(number: Any) -> int:
-    """Return a number of steps as validation will read it, 0 where it will not take it."""
+    """Return a number of steps as validation will read it, 0 if it is invalid."""
     checked, problems = check_value(int, number, ())
     return 0 if problems else int(checked)

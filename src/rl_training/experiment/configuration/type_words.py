@@ -1,4 +1,4 @@
-"""Say in words what a type annotation accepts: `Annotated[int, Ge(1)]` is "an integer >= 1"."""
+"""Describes in words what a type annotation accepts: `Annotated[int, Ge(1)]` is "an integer >= 1"."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN_NAMES: dict[Any, str] = {
 
 
 def describe(hint: Any) -> str:
-    """Return what `hint` accepts, as it reads after "must be"."""
+    """Return a description of `hint` that fits after "must be"."""
     if get_origin(hint) is Annotated:
         return _describe_annotated(hint)
     if is_union(hint):
@@ -39,7 +39,7 @@ def describe(hint: Any) -> str:
 
 
 def members(hint: Any) -> list[Any]:
-    """Return the alternatives of a union (flattened, null left out), or the annotation itself."""
+    """Return the alternatives of a union (flattened, without null), or the annotation itself."""
     bare = strip_metadata(hint)
     if is_union(bare):
         return [inner for member in get_args(bare) for inner in members(member)]
@@ -47,7 +47,7 @@ def members(hint: Any) -> list[Any]:
 
 
 def literal_options(hint: Any) -> list[str]:
-    """Return the fixed words `hint` accepts."""
+    """Return the literal values that `hint` accepts."""
     options = [get_args(kind) for kind in map(strip_metadata, members(hint)) if get_origin(kind) is Literal]
     return [str(option) for group in options for option in group]
 

@@ -1,8 +1,8 @@
-"""Check plain data against a parameter dataclass and say how to repair what does not fit.
+"""Checks plain data against a parameter dataclass, with error messages that name the repair.
 
-A record is a stdlib dataclass whose annotations carry the ranges (`Annotated[int, Ge(1)]`). pydantic decides
-whether a value fits, strictly: `true` is no integer and `"8"` is no number. The sentences are ours, so that
-every message names the key, the expectation and the repair in the same form.
+A record is a stdlib dataclass whose annotations contain the ranges (`Annotated[int, Ge(1)]`). pydantic decides whether
+a value fits, strictly: `true` is not an integer and `"8"` is not a number. The messages are our own, so that each names
+the key, the expectation and the repair in the same form.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ KeyPath = tuple[str, ...]
 Source = Callable[[KeyPath], str]
 Record = TypeVar("Record")
 
-# YAML 1.1 reads `1e-3` as text because the mantissa has no dot; a user means the number.
+# YAML 1.1 reads `1e-3` as text because the mantissa has no dot; the user means a number.
 _EXPONENT_NUMBER = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+")
 
 
 class Problem(NamedTuple):
-    """One fault: where it is and what to do about it."""
+    """One error: its key path and its message."""
 
     path: KeyPath
     text: str
@@ -44,9 +44,9 @@ def check_record(
     *,
     unknown: Callable[[str, Iterable[str]], str] | None = None,
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the field values of `raw` that fit `record`, and a problem for everything that does not.
+    """Return the values of `raw` that fit the fields of `record`, and a problem for each that does not.
 
-    `unknown(name, fields)` makes the sentence for a key that is no field.
+    `unknown(name, fields)` makes the message for a key that is not a field.
     """
     fields = {field.name: field for field in dataclasses.fields(record)}
     hints = field_types(record)
@@ -68,7 +68,7 @@ def check_record(
 
 
 def check_value(hint: Any, value: Any, path: KeyPath) -> tuple[Any, list[Problem]]:
-    """Return `value` in the form `hint` asks for, or the problems that prevent it."""
+    """Return `value` in the type of `hint`, or the problems that prevent it."""
     value = plain(value)
     nested = next((member for member in members(hint) if dataclasses.is_dataclass(member)), None)
     if nested is not None and isinstance(value, dict):
@@ -82,21 +82,21 @@ def check_value(hint: Any, value: Any, path: KeyPath) -> tuple[Any, list[Problem
     from pydantic import ValidationError
 
     try:
-        # JSON is the strict mode that still takes lists for tuples and text for paths.
+        # JSON is the strict mode that accepts lists for tuples and text for paths.
         return _adapter(hint).validate_json(json.dumps(value), strict=True), []
     except (ValidationError, TypeError):
         return None, [Problem(path, f"must be {describe(hint)}, got {value!r:.200}{_repair(hint, value)}")]
 
 
 def build_record(record: type[Record], raw: Mapping[str, Any], path: KeyPath = ()) -> Record:
-    """Return the record that `raw` describes, or raise every problem together."""
+    """Return the record described by `raw`, or raise all problems together."""
     values, problems = check_record(record, raw, path)
     raise_problems(problems)
     return record(**values)
 
 
 def raise_problems(problems: Iterable[Problem], source: Source | None = None) -> None:
-    """Raise one `ConfigError` with a line per problem, or return when there is none."""
+    """Raise one `ConfigError` with a line per problem; return if there is none."""
     lines = []
     for problem in problems:
         place = ".".join(problem.path)
@@ -107,9 +107,9 @@ def raise_problems(problems: Iterable[Problem], source: Source | None = None) ->
 
 
 def file_problems(record: Any, texts: Iterable[str], path: KeyPath) -> list[Problem]:
-    """Return a record's own findings as problems; `<field>: sentence` is filed under that field.
+    """Return a record's own error messages as problems; `<field>: sentence` is assigned to that field.
 
-    The sentence may also spell out the whole key, `algo_kwargs.<field>: sentence`.
+    The message may also contain the whole key, `algo_kwargs.<field>: sentence`.
     """
     names = "|".join(field.name for field in dataclasses.fields(record))
     prefix = re.escape(".".join(path))
@@ -122,7 +122,7 @@ def file_problems(record: Any, texts: Iterable[str], path: KeyPath) -> list[Prob
 
 
 def unknown_key(name: str, known: Iterable[str]) -> str:
-    """Return the sentence for a key nobody reads."""
+    """Return the message for an unknown key."""
     known = sorted(known)
     return f"unknown key{did_you_mean(name, known) or '; valid keys: ' + ', '.join(known)}"
 
@@ -130,7 +130,7 @@ def unknown_key(name: str, known: Iterable[str]) -> str:
 def plain(value: Any) -> Any:
     """Return `value` as dicts, lists and scalars that YAML and JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A nested record repeats only what was set, so that a saved config stays readable.
+        # A nested record contains only the values that were set, so that a saved config stays readable.
         return {
             field.name: plain(getattr(value, field.name))
             for field in dataclasses.fields(value)
@@ -148,7 +148,7 @@ def plain(value: Any) -> Any:
 
 
 def check_plain(value: Any, path: KeyPath) -> list[Problem]:
-    """Return the problems of a value that no record describes: it must still fit into a strict JSON file."""
+    """Return the problems of a value that no record describes: it must be valid in strict JSON."""
     try:
         json.dumps(value, allow_nan=False)
     except TypeError:
@@ -177,7 +177,7 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def field_default(field: dataclasses.Field[Any]) -> Any:
-    """Return what an optional field holds when it is left out."""
+    """Return the default of an optional field."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
@@ -200,7 +200,7 @@ def _check_mapping(hint: Any, value: Any, path: KeyPath) -> tuple[Any, list[Prob
 
 
 def _as_intended_number(value: Any, hint: Any) -> Any:
-    """Turn `"1e-3"` and `8.0` into the number the field asks for; leave everything else alone."""
+    """Convert `"1e-3"` and `8.0` to the type of number that the field needs; leave all else unchanged."""
     types = [strip_metadata(member) for member in members(hint)]
     if isinstance(value, list):
         items = [get_args(kind)[0] for kind in types if get_origin(kind) in (tuple, list)]
@@ -214,7 +214,7 @@ def _as_intended_number(value: Any, hint: Any) -> Any:
 
 
 def _as_intended_word(value: Any, hint: Any) -> Any:
-    """Turn the booleans that YAML 1.1 makes of `off` and `on` into the words, where the field has them as options."""
+    """Convert the booleans that YAML 1.1 makes of `off` and `on` back to text if the field has these options."""
     word = "on" if value is True else "off"
     return word if isinstance(value, bool) and word in literal_options(hint) else value
 

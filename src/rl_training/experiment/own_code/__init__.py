@@ -1,1 +1,1 @@
-"""Code of the user's own: find it, decide whether to trust it, import it."""
+"""User code: finds it, decides whether to trust it, imports it."""

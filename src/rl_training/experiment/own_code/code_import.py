@@ -1,4 +1,4 @@
-"""Import a module from the very files that were found and hashed."""
+"""Imports modules from exactly the files that were found and hashed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_file_name(module: str) -> bool:
 
 
 def digest_of(files: Sequence[str]) -> str:
-    """Return the SHA-256 of the content of files, one after another."""
+    """Return the SHA-256 of the concatenated contents of files."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(Path(file).read_bytes())
@@ -28,9 +28,9 @@ def digest_of(files: Sequence[str]) -> str:
 
 
 def import_chain(chain: Sequence[Link], directory: str | None = None) -> None:
-    """Import the packages above a module and the module, those that have not been imported.
+    """Import a module and the packages above it, unless they have been imported.
 
-    `directory` is where code of the user's own lies, so that it finds its neighbours; None of installed code.
+    `directory` is the directory of user code, so that it can import modules beside it; None for installed code.
     """
     with _on_path(directory):
         for link in chain:
@@ -54,7 +54,7 @@ def _execute(name: str, spec: ModuleSpec, *, from_source: bool) -> None:
     try:
         loader = spec.loader
         if from_source and isinstance(loader, SourceLoader) and spec.origin is not None:
-            # Python's own way may execute a compiled file that lies beside the source and was not hashed.
+            # The usual import may execute a compiled file beside the source that was not hashed.
             exec(loader.source_to_code(Path(spec.origin).read_bytes(), spec.origin), module.__dict__)
         elif loader is not None:
             loader.exec_module(module)
@@ -68,9 +68,9 @@ def _execute(name: str, spec: ModuleSpec, *, from_source: bool) -> None:
 
 @contextlib.contextmanager
 def _on_path(directory: str | None) -> Iterator[None]:
-    """Put a directory first on the path for an import, and last for what the code imports later.
+    """Put a directory first on the path during an import, and last afterwards, for later imports by that code.
 
-    There it cannot hide a package that this one imports.
+    In the last place it cannot hide a package that this one imports.
     """
     if directory is None or directory in sys.path:
         yield

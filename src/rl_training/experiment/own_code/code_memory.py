@@ -1,4 +1,4 @@
-"""Which files of code this user's trainings on this machine have used, kept in the user's state directory."""
+"""The files of code that this user's trainings on this machine have used, stored in the user's state directory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rl_training.experiment.storage.untrusted import read_json
 
 _FILE = "used_code.json"
 _VERSION = 1
-_MAX_RECORDS = 10_000  # the oldest go first
+_MAX_RECORDS = 10_000  # the oldest are dropped first
 _MAX_BYTES = 64 << 20
 _KEYS = ("name", "file", "sha256")
 
 
 def state_directory() -> Path:
-    """Return where this user's state is kept: `AXIOMRL_STATE_DIR`, or `axiomrl` below `XDG_STATE_HOME`."""
+    """Return the directory of this user's state: `AXIOMRL_STATE_DIR`, or `axiomrl` below `XDG_STATE_HOME`."""
     if chosen := os.environ.get("AXIOMRL_STATE_DIR"):
         return Path(chosen)
     base = os.environ.get("XDG_STATE_HOME", "")
@@ -28,7 +28,7 @@ def state_directory() -> Path:
 
 
 def remembered(file: str) -> list[Mapping[str, str]]:
-    """Return the records of a file: each has the `name` that was asked for, the `file` and its `sha256`."""
+    """Return the records of a file: each has the `name` that was requested, the `file` and its `sha256`."""
     return [record for record in _read(state_directory() / _FILE) if record["file"] == file]
 
 
@@ -61,7 +61,7 @@ def _is_record(record: Any) -> bool:
 
 @contextlib.contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file, after waiting for another process of this user to let it go."""
+    """Hold a lock file; wait while another process of this user holds it."""
     with path.open("ab") as lock:
         if os.name == "posix":
             import fcntl

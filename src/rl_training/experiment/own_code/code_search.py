@@ -1,9 +1,9 @@
-"""Where a module lies, found without executing anything, and whether it is installed.
+"""Locates a module without executing anything, and decides whether it is installed.
 
-A module is installed where the interpreter finds it without the help of the working directory, of the directory of the
-program that was started, or of a directory that this package put on the path: in the directories of the standard
-library and of site-packages, where an editable install points to, and in any other directory of the path that lies
-outside of those three. A file that somebody put beside a checkpoint is never installed by lying there.
+A module counts as installed if the interpreter finds it without the working directory, the directory of the started
+program, or a directory that this package added to the path: in the standard library, in site-packages, in the target
+of an editable install, or in any other directory of the path outside of those three. A file beside a checkpoint is
+therefore never installed.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from types import ModuleType
 from typing import Any
 
 added_directories: set[str] = set()
-"""What this package put on `sys.path`, for code of the user's own."""
+"""Directories that this package added to `sys.path` for user code."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A module on the way to another one: a package above it, or the module itself."""
+    """A module in an import chain: a package above the requested module, or the module itself."""
 
     name: str
     spec: ModuleSpec | None
-    """How to import it; None where that has happened."""
+    """Its import spec; None if it has been imported."""
     file: str | None
-    """Its file; None of a package without one, and of a module that the interpreter holds."""
+    """Its file; None for a package without one and for a built-in module."""
     parts: tuple[str, ...] | None
-    """Where to look for its submodules; None where it can have none."""
+    """Directories of its submodules; None if it can have none."""
 
 
 def find_module(
     name: str, path: Sequence[str], accepts: Callable[[str], bool] = lambda directory: True
 ) -> tuple[Link, ...]:
-    """Return the packages above a module and the module, in the order of import; nothing where one is missing.
+    """Return the packages above a module and the module, in import order; an empty tuple if one is missing.
 
-    `path` is where the first of them may lie. Packages without a file of their own are gathered from every directory
-    of `sys.path`: of these `accepts` chooses.
+    `path` lists the directories to search for the first of them. Namespace packages are collected from every directory
+    of `sys.path` that `accepts` permits.
     """
     chain: list[Link] = []
     where: Sequence[str] | None = path
@@ -62,29 +62,29 @@ def find_module(
             places = spec.submodule_search_locations
             link = Link(full, spec, file, None if places is None else _chosen(places, file, accepts))
             if link.file is None and link.parts == ():
-                return ()  # it consists of refused directories alone
+                return ()  # all of its directories are refused
         chain.append(link)
         where = link.parts
     return tuple(chain)
 
 
 def find_installed(name: str) -> tuple[Link, ...]:
-    """Return what `find_module` does, of an installed module."""
+    """Return the result of `find_module` for an installed module."""
     entries = [entry for entry in sys.path if is_installed_place(entry)]
     chain = find_module(name, entries, is_installed_place)
     directory = directory_of(chain) if chain and chain[0].spec is not None else None
     if directory is None or is_package_directory(directory) or _real(directory) not in map(_real, entries):
-        return chain  # imported before, in site-packages, or found by an editable install
-    # The working directory may be a package in a directory of the path.
+        return chain  # already imported, in site-packages, or found by an editable install
+    # The working directory may be a package inside a directory of the path.
     files = [link.file for link in chain if link.file is not None]
     return chain if all(is_installed_place(os.path.dirname(file)) for file in files) else ()
 
 
 def is_installed_place(directory: str) -> bool:
-    """Return whether modules of this directory of the path count as installed."""
+    """Return whether modules in this directory of the path count as installed."""
     place = _real(directory)
     roots = [root for root in _package_directories() if _within(place, root)]
-    # Where the working directory lies within site-packages or a checkout, what lies in it is not installed.
+    # If the working directory is inside site-packages or a checkout, its modules are not installed.
     return all(any(_within(root, near) for root in roots) for near in _near_directories() if _within(place, near))
 
 
@@ -94,7 +94,7 @@ def is_package_directory(directory: str) -> bool:
 
 
 def directory_of(chain: Sequence[Link]) -> str | None:
-    """Return the directory of the path that a module was found in."""
+    """Return the directory of the path in which a module was found."""
     top = chain[0]
     if top.file is None:
         return None if not top.parts else os.path.dirname(top.parts[0])
@@ -102,7 +102,7 @@ def directory_of(chain: Sequence[Link]) -> str | None:
 
 
 def imported_from(file: str) -> str | None:
-    """Return under which name a file has been imported."""
+    """Return the module name under which a file has been imported, None if it has not."""
     sought = _real(file)
     for name, module in list(sys.modules.items()):
         known = _file_of(module)
@@ -114,7 +114,7 @@ def imported_from(file: str) -> str | None:
 
 
 def working_directory() -> str | None:
-    """Return the working directory, None where it was deleted."""
+    """Return the working directory, None if it was deleted."""
     try:
         return os.getcwd()
     except OSError:
@@ -122,7 +122,7 @@ def working_directory() -> str | None:
 
 
 def _find_top(name: str, path: Sequence[str]) -> ModuleSpec | None:
-    """Ask the interpreter's finders; given a path, none of them looks at `sys.path`."""
+    """Return a spec from the interpreter's finders; with a path given, they do not search `sys.path`."""
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
         spec: ModuleSpec | None = None if find is None else find(name, list(path), None)
@@ -132,7 +132,7 @@ def _find_top(name: str, path: Sequence[str]) -> ModuleSpec | None:
 
 
 def _find_below(name: str, path: Sequence[str]) -> ModuleSpec | None:
-    """Look into the directories of a package; the interpreter's own way would need the package to be imported."""
+    """Search the directories of a package; the interpreter's own search would import the package."""
     portions: list[str] = []
     for entry in path:
         importer: Any = pkgutil.get_importer(entry)
@@ -163,7 +163,7 @@ def _chosen(places: Iterable[str], file: str | None, accepts: Callable[[str], bo
 
 
 def _near_directories() -> set[str]:
-    """Return the directories that are on the path by accident: those of the shell, of the program, and our own."""
+    """Return the directories of the working directory, of the program, and those that this package added."""
     near = {_real(directory) for directory in added_directories}
     if (current := working_directory()) is not None:
         near.add(_real(current))
@@ -190,7 +190,7 @@ def _path_files(directory: Path) -> list[str]:
         for file in sorted(directory.glob("*.pth")):
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
             found += [str(directory / line.strip()) for line in lines if line.strip() and line[0] != "#"]
-    except OSError:  # a directory that cannot be read adds nothing
+    except OSError:  # an unreadable directory adds nothing
         return []
     return [path for path in found if os.path.isdir(path)]
 

@@ -1,4 +1,4 @@
-"""The code of the user's own that a configuration names, and where that name came from."""
+"""The user code that a configuration names, and where these names come from."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from rl_training.experiment.tasks import TASKS, is_suite, tasks_of
 logger = logging.getLogger("rl_training")
 
 USER_CODE = "user_code"
-"""The key of metadata and manifests that holds the records of the code."""
+"""The key of metadata and manifests that contains the records of the code."""
 
 
 def named_code(config: TrainConfig, *, callbacks: bool = True) -> dict[str, str]:
-    """Return every `module:Name` of a configuration with the key that holds it, or all but those of callbacks."""
+    """Return every `module:Name` in a configuration with its key, with or without those of callbacks."""
     tasks = tasks_of(config)
     places = [f"env_kwargs.{TASKS}.{number}.env_id" for number in range(len(tasks))] if is_suite(config) else ["env_id"]
     named = {task.env_id: place for task, place in zip(tasks, places, strict=True)}
@@ -44,7 +44,7 @@ def named_code(config: TrainConfig, *, callbacks: bool = True) -> dict[str, str]
 
 
 def policy_code(config: TrainConfig) -> dict[str, str]:
-    """Return every `module:Name` that a policy is made of besides its algorithm; it needs no environment."""
+    """Return every `module:Name` that a policy needs besides its algorithm; a policy needs no environment."""
     encoder = config.algo_kwargs.get("encoder")
     return {encoder: "algo_kwargs.encoder"} if isinstance(encoder, str) and split_name(encoder)[0] else {}
 
@@ -56,9 +56,9 @@ def admit_code(
     written: Container[str] = (),
     callbacks: bool = True,
 ) -> tuple[CodeUse, ...]:
-    """Import the code that a configuration names; `loaded` says that the names come out of a file.
+    """Import the code that a configuration names; `loaded` says that the names come from a file.
 
-    The names in `written` are the user's own all the same. Evaluations and policies need no `callbacks`.
+    Names in `written` count as written by the user nevertheless. Evaluations and policies need no `callbacks`.
     """
     return tuple(
         admit(name, place=place, loaded=None if name in written else loaded)
@@ -67,21 +67,21 @@ def admit_code(
 
 
 def admit_policy_code(config: TrainConfig, loaded: LoadedFrom) -> None:
-    """Import the code that the policy of a loaded checkpoint is made of."""
+    """Import the code that the policy of a loaded checkpoint needs."""
     for name, place in policy_code(config).items():
         admit(name, place=place, loaded=loaded)
 
 
 def loaded_from(checkpoint: Checkpoint, *, trust_code: bool) -> LoadedFrom:
-    """Return where the names of a checkpoint's configuration come from."""
+    """Return the origin of the names in a checkpoint's configuration."""
     return LoadedFrom(f"checkpoint {checkpoint.path}", recorded_code(checkpoint.manifest), trust_code)
 
 
 def loaded_from_sweep(path: Path, *, trust_code: bool) -> LoadedFrom:
-    """Return where the names of a sweep's configuration come from, with what its runs say about the code they used."""
+    """Return the origin of the names in a sweep's configuration, with its runs' records of the code they used."""
     records: list[Mapping[str, str]] = []
     for run_dir in (record.run_dir for record in read_summary(path).runs if record.run_dir is not None):
-        with contextlib.suppress(AxiomError):  # a run that is gone or damaged tells nothing
+        with contextlib.suppress(AxiomError):  # a run that is missing or damaged has no records
             records += recorded_code(read_metadata(run_place(run_dir, path.parent)))
     return LoadedFrom(f"sweep {path}", records, trust_code)
 
@@ -92,14 +92,14 @@ def checkpoint_config(checkpoint: Checkpoint, *, trust_code: bool) -> TrainConfi
     return validate_config(checkpoint.config)
 
 
-def say_changed_code(config: TrainConfig, checkpoint: Checkpoint) -> None:
-    """Warn where code of a checkpoint is not what its run used."""
+def warn_of_changed_code(config: TrainConfig, checkpoint: Checkpoint) -> None:
+    """Warn if the code of a checkpoint has changed since its run used it."""
     for notice in changed_code(config, checkpoint):
         logger.warning("%s", notice)
 
 
 def changed_code(config: TrainConfig, checkpoint: Checkpoint) -> list[str]:
-    """Say which files of the code that a checkpoint names are not those that its run used."""
+    """Return a message for each file of a checkpoint's code that differs from the one its run used."""
     before = {record["name"]: record["sha256"] for record in recorded_code(checkpoint.manifest)}
     return [
         f"not bit for bit: {use.file}, the code of `{use.name}`, has changed since the checkpoint"
@@ -109,22 +109,22 @@ def changed_code(config: TrainConfig, checkpoint: Checkpoint) -> list[str]:
 
 
 def used_code(config: TrainConfig) -> tuple[CodeUse, ...]:
-    """Return what the names of a configuration meant when its code was imported."""
+    """Return the code that was imported for the names of a configuration."""
     return uses_of(named_code(config))
 
 
 def code_records(config: TrainConfig) -> list[dict[str, str]]:
-    """Return what metadata and manifests keep of the code that is neither installed nor this package's."""
+    """Return the records, for metadata and manifests, of code that is neither installed nor part of this package."""
     return own_code(named_code(config))
 
 
 def remember_code(config: TrainConfig) -> None:
-    """Keep in the user's state directory that a training uses this code."""
+    """Record in the user's state directory that a training uses this code."""
     remember(named_code(config))
 
 
 def recorded_code(content: Mapping[str, Any]) -> list[Mapping[str, str]]:
-    """Return the records of metadata or of a manifest that have their form; those of older releases hold none."""
+    """Return the valid records in metadata or a manifest; those of older releases have none."""
     records = content.get(USER_CODE)
     found = records if isinstance(records, list) else []
     return [

@@ -1,9 +1,9 @@
-"""Code of the user's own by name: `package.module:Name` or `path/to/file.py:Name`.
+"""User code by name: `package.module:Name` or `path/to/file.py:Name`.
 
-Where a name comes from decides what may be imported for it. A name that the user writes is imported from anywhere, the
-working directory first. A name that comes out of a loaded file is imported from installed packages (`code_search`),
-and from any other file only if a training of this user on this machine used the same file (`code_memory`), or if the
-user says that the code is trusted. `admit` decides and imports; whatever was not admitted before counts as loaded.
+The origin of a name decides what may be imported for it. A name that the user writes is imported from anywhere, the
+working directory first. A name from a loaded file is imported from installed packages (`code_search`), and from any
+other file only if a training of this user on this machine used the same file (`code_memory`), or if the user declares
+the code as trusted. `admit` decides and imports; a name that was not admitted is treated as loaded.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ _OWN_PACKAGE = __name__.partition(".")[0]
 
 @dataclass(frozen=True)
 class LoadedFrom:
-    """Says that names come out of a file that somebody else may have made."""
+    """The origin of names in a file that somebody else may have made."""
 
     where: str = "a loaded file"
-    """The file, as errors call it."""
+    """The file, as error messages name it."""
     recorded: Sequence[Mapping[str, str]] = ()
-    """What the file says about the code that was used: records with `name`, `file` and `sha256`."""
+    """The file's records of the code that was used, with `name`, `file` and `sha256`."""
     trust_code: bool = False
-    """Whether the user trusts the code that the names mean here."""
+    """Whether the user trusts the code that the names refer to."""
 
 
 @dataclass(frozen=True)
 class CodeUse:
-    """A name and the code that it meant; plain data that another process can be sent."""
+    """A name and the code that it refers to; plain data that can be sent to another process."""
 
     name: str
     place: str
-    """The key that held it."""
+    """The key that contains the name."""
     module: str
     """The module's name in `sys.modules`."""
     file: str | None
     sha256: str | None
     directory: str | None
-    """What must be on the path to import it; None of an installed module."""
-    vouched: bool
-    """Whether the user stands behind this very name, so that whatever it means may be called."""
+    """The directory that must be on the path to import it; None for an installed module."""
+    trusted: bool
+    """Whether the user wrote or trusts this very name, so that any object it refers to may be called."""
 
     def record(self) -> dict[str, str]:
-        """Return what metadata, manifests and the user's state directory keep."""
+        """Return the record for metadata, manifests and the user's state directory."""
         return {"name": self.name, "file": self.file or "", "sha256": self.sha256 or ""}
 
 
@@ -75,33 +75,33 @@ _adopted: dict[str, CodeUse] = {}
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the module or file of a name, which is empty where it has none, and what is meant in it."""
+    """Return the module or file of a name (empty if there is none) and the name inside it."""
     module, _, attribute = name.rpartition(":")
     return module, attribute
 
 
 def admit(name: str, *, place: str, loaded: LoadedFrom | None = None) -> CodeUse:
-    """Import the module of a name and return what was used; `loaded` says that the user did not write the name.
+    """Import the module of a name and return its use; `loaded` says that the user did not write the name.
 
-    Errors begin with `place`, the key that holds the name.
+    Error messages begin with `place`, the key that contains the name.
     """
-    importlib.invalidate_caches()  # the file may be younger than the interpreter's lists of directories
+    importlib.invalidate_caches()  # the file may be newer than the interpreter's directory caches
     use = _adopted.get(name) or (_written(name, place) if loaded is None else _loaded(name, place, loaded))
     _uses[name] = use
     return use
 
 
 def load_module(name: str, *, place: str) -> Any:
-    """Return the module of a name that was admitted, or of one that any file may name."""
+    """Return the module of a name that was admitted, or that any file may name."""
     use = _uses.get(name) or admit(name, place=place, loaded=LoadedFrom())
     return sys.modules[use.module]
 
 
 def load_object(name: str, *, place: str, fits: Callable[[Any], bool], wanted: str) -> Any:
-    """Return what `module:Name` or `path/to/file.py:Name` means.
+    """Return the object that `module:Name` or `path/to/file.py:Name` refers to.
 
-    `fits` tells what is safe to call for a name out of a loaded file (`wanted` in words); a name that the user stands
-    behind may mean any object.
+    For a name from a loaded file, `fits` decides which objects are safe to call (`wanted` describes them); a name that
+    the user wrote or trusts may refer to any object.
     """
     module, attribute = load_module(name, place=place), split_name(name)[1]
     if not hasattr(module, attribute):
@@ -110,7 +110,7 @@ def load_object(name: str, *, place: str, fits: Callable[[Any], bool], wanted: s
         hint = did_you_mean(attribute, fitting or own)
         raise ConfigError(f"{place}: `{split_name(name)[0]}` has no `{attribute}`{hint or _list(fitting, wanted)}")
     value = getattr(module, attribute)
-    if not _uses[name].vouched and not fits(value):
+    if not _uses[name].trusted and not fits(value):
         raise UntrustedCodeError(
             f"{place}: `{name}` is no {wanted}, and a name out of a loaded file may mean nothing else; "
             "if you trust it, say so by --trust-code (in Python: trust_code=True)"
@@ -119,17 +119,17 @@ def load_object(name: str, *, place: str, fits: Callable[[Any], bool], wanted: s
 
 
 def uses_of(names: Iterable[str]) -> tuple[CodeUse, ...]:
-    """Return what these names meant when they were admitted, once each; names without a module mean nothing here."""
+    """Return the admitted uses of these names, each once; names without a module are skipped."""
     return tuple(_uses[name] for name in dict.fromkeys(names) if name in _uses)
 
 
 def own_code(names: Iterable[str]) -> list[dict[str, str]]:
-    """Return the records of the names whose code is neither this package's nor installed."""
+    """Return the records of the names whose code is neither installed nor part of this package."""
     return [use.record() for use in uses_of(names) if use.directory is not None]
 
 
 def remember(names: Iterable[str]) -> None:
-    """Keep in the user's state directory which files a training uses."""
+    """Record in the user's state directory which files a training uses."""
     records = own_code(names)
     try:
         if records:
@@ -140,7 +140,7 @@ def remember(names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class AdoptedCode:
-    """Code that is imported wherever this object is unpickled, as it was in the process that it comes from."""
+    """Code that is imported where this object is unpickled, as it was in the sending process."""
 
     uses: tuple[CodeUse, ...] = ()
 
@@ -158,7 +158,7 @@ def _unpickled(uses: tuple[CodeUse, ...]) -> AdoptedCode:
 
 @contextlib.contextmanager
 def adopted(uses: Sequence[CodeUse]) -> Iterator[None]:
-    """Let names mean what they meant in the process that decided, whatever the working directory is here."""
+    """Resolve names to the code that the sending process used, whatever the working directory is here."""
     _adopt(uses)
     try:
         yield
@@ -175,7 +175,7 @@ def _adopt(uses: Sequence[CodeUse]) -> None:
 
 
 def _import_same(use: CodeUse) -> None:
-    """Import the file that another process has imported, or say that it is not here."""
+    """Import the file that another process has imported; raise an error if it is missing or different here."""
     with _import_errors(use.name, use.place):
         if use.directory is None:
             import_chain(find_installed(use.module))
@@ -197,20 +197,20 @@ def _import_same(use: CodeUse) -> None:
 
 
 def _written(name: str, place: str) -> CodeUse:
-    """Import what a name of the user's own means here."""
+    """Import the code for a name that the user wrote."""
     found = _find(name, place)
     if found is None:
         raise ConfigError(_not_found(name, place, "a file elsewhere is named as path/to/file.py:NAME"))
-    return _imported(name, place, found, vouched=True)
+    return _imported(name, place, found, trusted=True)
 
 
 def _loaded(name: str, place: str, loaded: LoadedFrom) -> CodeUse:
-    """Import what a name out of a loaded file means, if that is allowed."""
+    """Import the code for a name from a loaded file, if that is permitted."""
     module, attribute = split_name(name)
     if not is_file_name(module):
         chain = find_installed(module) if _is_dotted(module) else ()
         if chain:
-            return _imported(name, place, _Found(chain), vouched=loaded.trust_code or _knows(chain, attribute))
+            return _imported(name, place, _Found(chain), trusted=loaded.trust_code or _was_used(chain, attribute))
     candidates = [found for record in loaded.recorded if (found := _recorded(record, name)) is not None]
     here = _find(name, place)
     candidates += [] if here is None else [here]
@@ -221,10 +221,10 @@ def _loaded(name: str, place: str, loaded: LoadedFrom) -> CodeUse:
         imported = found.imported
         if known or imported:
             names = {split_name(record["name"])[1] for record in known}
-            return _imported(name, place, found, vouched=loaded.trust_code or attribute in names)
+            return _imported(name, place, found, trusted=loaded.trust_code or attribute in names)
     chosen = next((found for found in candidates if _records_of(found)), here or candidates[0])
     if loaded.trust_code:
-        return _imported(name, place, chosen, vouched=True)
+        return _imported(name, place, chosen, trusted=True)
     reason = "has changed since a training of yours used it" if _records_of(chosen) else _UNUSED
     raise UntrustedCodeError(
         f"{place}: `{name}` comes out of {loaded.where} and means the code in {chosen.file}, which {reason}; read it, "
@@ -237,7 +237,7 @@ _UNUSED = "is not installed and was not used by a training of yours on this mach
 
 @dataclass(frozen=True)
 class _Found:
-    """Code that was found and not imported yet: a module with the packages above it, or a file."""
+    """Code that was found but not imported yet: a module with the packages above it, or a file."""
 
     chain: tuple[Link, ...] = ()
     path: str | None = None
@@ -253,12 +253,12 @@ class _Found:
 
     @property
     def imported(self) -> bool:
-        """Whether the process holds it already, so that importing it executes nothing."""
+        """Whether it has been imported in this process, so that importing it executes nothing."""
         return imported_from(self.path) is not None if self.path is not None else self.chain[-1].spec is None
 
 
 def _find(name: str, place: str) -> _Found | None:
-    """Return what a name means to a user who writes it in this working directory."""
+    """Return the code that a name refers to if a user writes it in this working directory."""
     module, attribute = split_name(name)
     if not attribute:
         raise ConfigError(f"{place}: `{name}` names nothing in {module}; write {module}:NAME")
@@ -276,10 +276,10 @@ def _find(name: str, place: str) -> _Found | None:
 
 
 def _recorded(record: Mapping[str, str], name: str) -> _Found | None:
-    """Return the file that a run says it used for a name, if a training of this user used it too."""
+    """Return the file that a run recorded for a name, if a training of this user used it too."""
     file, (module, _) = record["file"], split_name(name)
     if split_name(record["name"])[0] != module or not code_memory.remembered(file):
-        return None  # nothing that only the loaded file tells of is looked at
+        return None  # files known only from the loaded file are not opened
     if is_file_name(module):
         return _Found(path=file) if os.path.isfile(file) else None
     levels = module.count(".") + (2 if os.path.basename(file).startswith("__init__.") else 1)
@@ -294,31 +294,31 @@ def _records_of(found: _Found) -> list[Mapping[str, str]]:
     return [] if found.file is None else code_memory.remembered(found.file)
 
 
-def _knows(chain: Sequence[Link], attribute: str) -> bool:
-    """Return whether a training of this user called an object of this name in this very code."""
+def _was_used(chain: Sequence[Link], attribute: str) -> bool:
+    """Return whether a training of this user called an object of this name in exactly this code."""
     found = _Found(tuple(chain))
     return any(
         record["sha256"] == found.sha256 and split_name(record["name"])[1] == attribute for record in _records_of(found)
     )
 
 
-def _imported(name: str, place: str, found: _Found, *, vouched: bool) -> CodeUse:
-    """Import what was found and return the use of it."""
+def _imported(name: str, place: str, found: _Found, *, trusted: bool) -> CodeUse:
+    """Import the code that was found and return its use."""
     file, sha256 = found.file, found.sha256
     with _import_errors(name, place):
         if found.path is not None:
             module = imported_from(found.path) or _free_name(found.path)
             import_file(module, found.path)
-            return CodeUse(name, place, module, file, sha256, os.path.dirname(found.path), vouched)
+            return CodeUse(name, place, module, file, sha256, os.path.dirname(found.path), trusted)
         directory = directory_of(found.chain)
         own = directory is not None and not is_package_directory(directory)
         own &= found.chain[0].name != _OWN_PACKAGE and file is not None
         import_chain(found.chain, directory if own else None)
-    return CodeUse(name, place, found.chain[-1].name, file, sha256, directory if own else None, vouched)
+    return CodeUse(name, place, found.chain[-1].name, file, sha256, directory if own else None, trusted)
 
 
 def _free_name(path: str) -> str:
-    """Return the name under which to import a file: its own, where no other module has it."""
+    """Return the module name for importing a file: its own, unless another module has it."""
     stem = os.path.splitext(os.path.basename(path))[0]
     if stem.isidentifier() and stem not in sys.modules and not find_installed(stem):
         return stem
@@ -328,7 +328,7 @@ def _free_name(path: str) -> str:
 
 @contextlib.contextmanager
 def _import_errors(name: str, place: str) -> Iterator[None]:
-    """Turn what goes wrong inside of a user's module into an error that names it."""
+    """Turn errors inside a user's module into one that names it."""
     try:
         yield
     except AxiomError:

@@ -1,6 +1,6 @@
-"""Durable writing of files, with errors that name the place and the repair.
+"""Durable writing of files, with error messages that name the place and the repair.
 
-A run's files are its own: no symbolic link is followed by what is written, cut or deleted.
+Nothing outside of a run is changed: writing, truncating and deleting do not follow symbolic links.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def storage_errors(what: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def safetensors_errors() -> Iterator[None]:
-    """Turn what safetensors makes of an operating-system error, as "... (os error 28)", back into an `OSError`."""
+    """Turn safetensors' text of an operating-system error, "... (os error 28)", back into an `OSError`."""
     from safetensors import SafetensorError
 
     try:
@@ -79,19 +79,19 @@ def open_to_append(path: Path) -> IO[bytes]:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory where there is none; a symbolic link in its place raises an `OSError`."""
+    """Create a directory unless it exists; a symbolic link in its place raises an `OSError`."""
     if path.is_symlink():
         raise OSError(errno.ELOOP, f"{path.name} is a symbolic link")
     path.mkdir(exist_ok=True)
 
 
 def is_own_directory(path: Path) -> bool:
-    """Whether there is a directory, not a symbolic link to one."""
+    """Return whether there is a directory that is not a symbolic link."""
     return path.is_dir() and not path.is_symlink()
 
 
 def check_still_there(file: IO[bytes], path: Path) -> None:
-    """Raise where an open file no longer has its name: what is written to it would be lost."""
+    """Raise an error if an open file was renamed or removed: what is written to it would be lost."""
     try:
         same = os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
     except FileNotFoundError:
@@ -101,10 +101,10 @@ def check_still_there(file: IO[bytes], path: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a text file at once: a reader sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.tmp")  # one name, so that a kill leaves at most one behind
+    """Replace a text file atomically: a reader sees the old content or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")  # a fixed name, so that a killed process leaves at most one behind
     try:
-        temporary.unlink(missing_ok=True)  # were it a link, writing would follow it
+        temporary.unlink(missing_ok=True)  # if it were a link, writing would follow it
         temporary.write_text(text, encoding="utf-8")
         sync_file(temporary)
         os.replace(temporary, path)
@@ -114,7 +114,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Force a file's content to the disk."""
+    """Sync a file's content to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -123,20 +123,20 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Force a directory's entries to the disk, where the system can."""
+    """Sync a directory's entries to disk, if the system supports it."""
     if os.name == "posix":
         sync_file(path)
 
 
 def write_json_atomically(path: Path, data: Any) -> None:
-    """Replace a JSON file at once."""
+    """Replace a JSON file atomically."""
     replace_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def hold_lock(path: Path, *, taken: str) -> IO[bytes] | None:
-    """Hold a lock file for this process, or refuse with the sentence `taken` where another one holds it.
+    """Hold a lock file for this process; raise an error with the message `taken` if another process holds it.
 
-    The system releases it however the process ends; None where the system has no such locks.
+    The system releases it when the process ends; returns None on systems without such locks.
     """
     if os.name != "posix":
         return None

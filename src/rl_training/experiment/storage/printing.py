@@ -1,22 +1,22 @@
-"""Text from files as terminals, logs and exports may show it.
+"""Makes text from files safe to show on terminals, in logs and in exports.
 
-What a run, a checkpoint or a configuration holds is somebody's text: an escape sequence in it would steer the
-terminal, a line break would forge a `key=value` line, a bidirectional control would reorder what is read.
+The text in a run, a checkpoint or a configuration may come from somebody else: an escape sequence would control the
+terminal, a line break would forge a `key=value` line, a bidirectional control would reorder the text.
 """
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Return text on one line in which control and formatting characters are spelled out."""
+    """Return text on one line, with control and formatting characters escaped."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def printable_lines(text: str) -> str:
-    """Return a message of possibly several lines in the same way; further lines are indented.
+    """Return a message of several lines with the same characters escaped and all lines but the first indented.
 
-    So that no line but the first begins where a line of the program would.
+    Indented lines cannot be mistaken for lines of the program.
     """
     return "\n  ".join(map(printable, text.expandtabs().split("\n")))

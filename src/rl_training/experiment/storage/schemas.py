@@ -1,13 +1,14 @@
-"""What the JSON files of a run must hold, so that everything behind them can rely on it.
+"""Schemas of the JSON files of a run.
 
-Somebody else may have made them: numbers are bounded, text is where text belongs, and what a later release adds is
-let through. The content of a learner's state is checked where it is loaded, against the learner itself.
+Somebody else may have made the files: numbers are bounded and types are checked; unknown keys of later releases are
+accepted. The state of an algorithm is checked where it is loaded, against the algorithm itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Le, Len
@@ -22,13 +23,15 @@ from pydantic import (
     model_validator,
 )
 
+from rl_training.errors import AxiomError
 from rl_training.experiment.runs import EVALUATIONS, METRICS
+from rl_training.experiment.storage.untrusted import UntrustedFileError, read_json
 
-LARGEST_COUNT = 1 << 62  # serial numbers are counted in 64 bits, and sums of two must fit as well
+LARGEST_COUNT = 1 << 62  # serial numbers have 64 bits, and sums of two must fit as well
 MOST_THREADS = 1024
-LARGEST_SPACE = 1 << 24  # numbers of one observation or action: five times a stack of large pictures
+LARGEST_SPACE = 1 << 24  # elements of one observation or action: five times a stack of large images
 MOST_AXES = 32
-_SHOWN = 80  # characters of what was found in place of the expected
+_SHOWN = 80  # characters shown of an unexpected value
 
 Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 Text = Annotated[str, StringConstraints(max_length=10_000)]
@@ -63,8 +66,8 @@ class SegmentEntry(FileEntry):
         return self
 
 
-def _known_space(value: Any) -> Any:
-    """Bound a described space before anybody allocates for it; what it means is for `space_from_json`."""
+def _bounded_space(value: Any) -> Any:
+    """Check the sizes of a described space before anything is allocated; `space_from_json` checks the rest."""
     if not isinstance(value, Mapping):
         raise ValueError("a space must be a mapping")
     for part in _parts(value):
@@ -80,7 +83,7 @@ def _known_space(value: Any) -> Any:
 
 
 def _parts(space: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the spaces of which one is made; depth is bounded by the reader of the file."""
+    """Return the parts of a space; the reader of the file has bounded the depth."""
     if space.get("type") != "Dict":
         return [space]
     try:
@@ -93,11 +96,11 @@ def _flat(value: Any) -> list[Any]:
     return [item for part in value for item in _flat(part)] if isinstance(value, list) else [value]
 
 
-Space = Annotated[dict[str, Any], BeforeValidator(_known_space)]
+Space = Annotated[dict[str, Any], BeforeValidator(_bounded_space)]
 
 
 class Spaces(_Plain):
-    """What the environment shows and takes."""
+    """The observation space and the action space."""
 
     observation: Space
     action: Space
@@ -120,7 +123,7 @@ class Manifest(_Plain):
 
 
 class Metadata(_Plain):
-    """The parts of `metadata.json` without which a run cannot go on."""
+    """The parts of `metadata.json` that are needed to continue a run."""
 
     status: Text
     notices: list[Text]
@@ -147,7 +150,7 @@ class Episodes(_Plain):
 
 
 class Means(_Plain):
-    """Sums of what updates reported since the last row."""
+    """Sums of the updates' metrics since the last row."""
 
     sums: dict[str, Any]
     counts: dict[str, Annotated[int, Ge(1), Le(LARGEST_COUNT)]]
@@ -170,7 +173,7 @@ class Times(_Plain):
 
 
 class Logged(_Plain):
-    """What callbacks logged: values that wait for a row, and the names so far."""
+    """Values that callbacks logged for the next row, and the names so far."""
 
     waiting: dict[str, FiniteFloat] = {}
     names: list[Text] = []
@@ -190,7 +193,7 @@ class GivenMetrics(_Plain):
 
 
 class Counters(_Plain):
-    """What a run knows about itself."""
+    """Counters and pending metrics of a run."""
 
     step: Count
     update_count: Count
@@ -224,7 +227,7 @@ class Generators(_Plain):
 
 
 class SessionState(_Plain):
-    """The part of a state that belongs to the run rather than to its learner or environments."""
+    """The state of the run itself, without algorithm and environments."""
 
     counters: Counters
     streams: Generators
@@ -242,7 +245,7 @@ class State(_Plain):
 
 
 class SweepRun(_Plain):
-    """What a sweep's summary says of one seed."""
+    """The entry of one seed in a sweep's summary."""
 
     seed: Annotated[int, Ge(0), Le(LARGEST_COUNT)]
     run_dir: Text | None = None
@@ -272,8 +275,32 @@ class Summary(_Plain):
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
+class OtherVersionError(AxiomError):
+    """A file has another version of its format than this release reads."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"version {version}")
+        self.version = version
+
+
+def read_checked(path: Path, schema: type[Schema], *, version_key: str, version: int) -> dict[str, Any]:
+    """Return the content of a JSON file that fits a schema.
+
+    Raises `FileNotFoundError`, `OtherVersionError` if `version_key` has another value than `version`, and
+    `UntrustedFileError` for anything else that does not fit.
+    """
+    content: dict[str, Any] = read_json(path)
+    found = content.get(version_key) if isinstance(content, dict) else None
+    if type(found) is int and found != version:
+        raise OtherVersionError(found)
+    problem = mismatch(schema, content)
+    if problem is not None:
+        raise UntrustedFileError(problem)
+    return content
+
+
 def mismatch(schema: type[Schema], content: Any) -> str | None:
-    """Return the first field that does not fit and why, or None where all of them do."""
+    """Return the first field that does not fit and the reason, or None if all fit."""
     try:
         schema.model_validate(content)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""Append-only data of a run, written once: a checkpoint lists the segments it needs instead of copying them.
+"""Append-only data of a run: a checkpoint lists the segments it needs instead of copying them.
 
-`segments/<name>_<n>.safetensors` never changes after it is written. What a checkpoint costs therefore follows what is
-new since the last one.
+`segments/<name>_<n>.safetensors` never changes after it is written, so that the cost of a checkpoint depends on the
+data added since the last one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def write_segment(run_dir: Path, name: str, arrays: Mapping[str, np.ndarray]) ->
     with storage_errors("a segment of the replay", directory):
         make_directory(directory)
         try:
-            temporary.unlink(missing_ok=True)  # were it a link, writing would follow it
+            temporary.unlink(missing_ok=True)  # if it were a link, writing would follow it
             temporary.touch()
-            mode = temporary.stat().st_mode  # the library makes its file private; the umask decides instead
+            mode = temporary.stat().st_mode  # the library makes its file private; use the umask instead
             with safetensors_errors():
                 save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, temporary)
             temporary.chmod(mode)
@@ -74,7 +74,7 @@ def read_segment(run_dir: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarra
 
 
 def check_segment(run_dir: Path, entry: Mapping[str, Any]) -> None:
-    """Raise where a segment is missing or damaged."""
+    """Raise an error if a segment is missing or damaged."""
     name = str(entry["name"])
     path = run_dir / SEGMENTS / name
     if Path(name).name != name or name in ("", ".."):
@@ -86,7 +86,7 @@ def check_segment(run_dir: Path, entry: Mapping[str, Any]) -> None:
 
 
 def check_segments_still_there(run_dir: Path, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Raise where segments that this run has written are gone: a checkpoint that lists them could not be resumed."""
+    """Raise an error if segments of this run have disappeared: a checkpoint that lists them could not be resumed."""
     for entry in entries:
         path = run_dir / SEGMENTS / str(entry["name"])
         if not path.is_file() or path.stat().st_size != entry["size"]:
@@ -94,7 +94,7 @@ def check_segments_still_there(run_dir: Path, entries: Iterable[Mapping[str, Any
 
 
 def remove_unused(run_dir: Path, used: Iterable[str]) -> None:
-    """Delete the segments that no checkpoint lists any more; only files that bear a segment's name are touched."""
+    """Delete the segments that no checkpoint lists; only files with the name of a segment are deleted."""
     directory = run_dir / SEGMENTS
     keep = set(used)
     if not is_own_directory(directory):
@@ -102,5 +102,5 @@ def remove_unused(run_dir: Path, used: Iterable[str]) -> None:
     for path in directory.iterdir():
         named = _NAME.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name)
         if named and path.name not in keep and not path.is_dir():
-            with contextlib.suppress(OSError):  # a file that stays does no harm
+            with contextlib.suppress(OSError):  # a remaining file does no harm
                 path.unlink()

@@ -1,7 +1,7 @@
-"""A tree of state on disk: tensors in safetensors, everything else in strict JSON, nothing executable.
+"""A state tree on disk: tensors in safetensors, everything else in strict JSON, nothing executable.
 
-A state is a nested dict or list of tensors, NumPy arrays and plain values. `state.json` keeps the shape of
-the tree; in place of an array stands a reference to its entry in `tensors.safetensors`.
+A state is a nested dict or list of tensors, NumPy arrays and plain values. `state.json` contains the tree; an array is
+replaced by a reference to its entry in `tensors.safetensors`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write_state(directory: Path, state: Any) -> None:
     with safetensors_errors():
         save_file(tensors, directory / TENSORS_FILE)
     (directory / STATE_FILE).write_text(json.dumps(tree, allow_nan=False), encoding="utf-8")
-    # The library makes its file private; who may read a run is for the user's umask to say.
+    # The library makes its file private; use the umask instead.
     shutil.copymode(directory / STATE_FILE, directory / TENSORS_FILE)
 
 
@@ -65,7 +65,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, np.bool_):
         return bool(value)
     if isinstance(value, torch.Tensor):
-        # A copy frees the file from storage that is shared or larger than what is shown of it.
+        # A copy, because the storage may be shared or larger than the tensor.
         tensors[path] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {_TENSOR: path}
     if isinstance(value, np.ndarray):
@@ -81,13 +81,13 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return the tree with its arrays, each of which it may name once."""
+    """Return the tree with its arrays; each array may be referenced once."""
     if isinstance(tree, list):
         return [_decode(item, tensors) for item in tree]
     if not isinstance(tree, dict):
         return tree
-    # A copy: the library gives views into the file, at any multiple of four bytes, and products round by where their
-    # operands lie. What is restored lies as what a run allocates does.
+    # A copy: the library returns views into the file at any multiple of four bytes, and rounding in products depends on
+    # the alignment of the operands. Restored tensors must be aligned like newly allocated ones.
     if _TENSOR in tree:
         return tensors.pop(tree[_TENSOR]).clone()
     if _ARRAY in tree:

@@ -1,8 +1,8 @@
-"""Read files that somebody else may have made: regular files only, bounded in size, depth and numbers.
+"""Reads files that somebody else may have made: regular files only, bounded in size, depth and numbers.
 
-Nothing is executed, nothing blocks on a pipe or a device, and what comes back is plain data that the rest of the
-package can walk, copy and print without running out of stack or memory. Every fault is one sentence that names the
-file; what the content means is for the caller's schema to check.
+Nothing is executed, nothing blocks on a pipe or a device, and the result is plain data that can be traversed, copied
+and printed without exhausting stack or memory. Every error is one sentence that names the file; the content is checked
+by the caller's schema.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 from rl_training.errors import AxiomError
 
 MAX_DEPTH = 100
-"""How deep lists and mappings may nest."""
+"""Largest nesting depth of lists and mappings."""
 MAX_TEXT_BYTES = 256 << 20
-"""How large a file of text may be, in bytes: far more than any state or metrics file of a real run."""
+"""Largest size of a text file in bytes: far more than any state or metrics file of a real run."""
 MAX_INTEGER = 1 << 128
-"""Larger than any number a run writes: the state of NumPy's generator has 128 bits."""
+"""Bits of the largest integer that a run writes: the state of NumPy's generator."""
 
 
 class UntrustedFileError(AxiomError):
-    """A file is not what this package writes; the message names the file and what is wrong with it."""
+    """A file that this package cannot have written; the message names the file and the fault."""
 
 
 def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
     """Return the UTF-8 text of a regular file; a missing file raises `FileNotFoundError` as usual."""
     try:
-        # Opening a pipe would wait for a writer: non-blocking, it does not.
+        # Non-blocking, because opening a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
         raise
@@ -44,7 +44,7 @@ def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
         if status.st_size > max_bytes:
             raise UntrustedFileError(f"{path} has {status.st_size:,} bytes; at most {max_bytes:,} are read")
         with open(descriptor, "rb", closefd=False) as file:
-            # Not `max_bytes`: a read sets aside what it is asked for.
+            # Not `max_bytes`: a read allocates the number of bytes that it is given.
             return file.read(status.st_size).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UntrustedFileError(f"{path} cannot be read: {error}") from error
@@ -53,7 +53,7 @@ def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
 
 
 def parse_json(text: str, name: str) -> Any:
-    """Return the plain value of strict JSON, bounded in depth and numbers; `name` says where it comes from."""
+    """Return the plain value of strict JSON, bounded in depth and numbers; `name` is its source in messages."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
@@ -74,7 +74,7 @@ def _refuse_constant(constant: str) -> Any:
 
 
 def _check_bounds(value: Any, name: str) -> None:
-    """Refuse what nests too deeply and numbers that no run writes, without recursion."""
+    """Raise an error for too deep nesting and for numbers that no run writes, without recursion."""
     level, depth = [value], 0
     while level:
         depth += 1

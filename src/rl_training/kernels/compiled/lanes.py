@@ -169,7 +169,9 @@ def _give_operator(function: Any, instruction: str) -> None:
     """Let Python's operator work on lanes."""
     apply = _element_wise(instruction)
 
-    @overload(function, strict=False, jit_options={"_nrt": False, "error_model": "numpy"})
+    options: Any = {"_nrt": False, "error_model": "numpy"}
+
+    @overload(function, strict=False, jit_options=options)
     def operate(left: Any, right: Any) -> Any:
         if isinstance(left, LanesType) and isinstance(right, LanesType):
             return lambda left, right: apply(left, right)

@@ -8,6 +8,7 @@ The outputs of illegal choices are constants, so that they get no gradient.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def mask_outputs(outputs: np.ndarray, at: int, rows: int, row: int, mask: np.nda
 @part()
 def categorical(
     outputs: np.ndarray, at: int, rows: int, row: int, choices: np.ndarray, action: np.ndarray, action_at: int
-) -> tuple[float, float]:
+) -> tuple[Any, Any]:
     """Turn logits into log-probabilities, in place, and return those of the action and the entropy."""
     log_prob, entropy, first = np.float32(0.0), np.float32(0.0), 0
     for variable in range(len(choices)):
@@ -98,7 +99,7 @@ def categorical_gradient(
 def gaussian(
     outputs: np.ndarray, at: int, rows: int, row: int, size: int, log_std: np.ndarray, std_at: int,
     action: np.ndarray, action_at: int,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[Any, Any]:  # fmt: skip
     """Return the log-density of an action and the entropy."""
     log_prob, entropy = np.float32(0.0), np.float32(0.0)
     for index in range(size):
@@ -138,7 +139,7 @@ def gaussian_gradient(
 @part()
 def bernoulli(
     outputs: np.ndarray, at: int, rows: int, row: int, size: int, action: np.ndarray, action_at: int
-) -> tuple[float, float]:
+) -> tuple[Any, Any]:
     """Return the log-probability of switches and the entropy."""
     log_prob, entropy = np.float32(0.0), np.float32(0.0)
     for index in range(size):
@@ -150,7 +151,7 @@ def bernoulli(
 
 
 @part()
-def switch(logit: float) -> tuple[float, float]:
+def switch(logit: float) -> tuple[Any, Any]:
     """Return the probability of a switch and log(1 + exp(logit)), without overflow."""
     small = math.exp(-abs(logit))
     p = 1.0 / (1.0 + small) if logit >= 0 else small / (1.0 + small)

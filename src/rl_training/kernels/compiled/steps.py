@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rl_training.kernels.compiled.lanes import LANES, load, root, spread, store, total, where_above
-from rl_training.models.optimizers import ADAM_BETA2, NEGLIGIBLE, RMSPROP_DECAY, STEPS_BETWEEN_SWEEPS
+from rl_training.models.optimizers import ADAM_BETA2, NEGLIGIBLE, RMSPROP_DECAY, STEPS_BETWEEN_FLUSHES
 from rl_training.search.compilation import part
 
 
@@ -55,9 +55,9 @@ def adam(
         store(mean, index, first)
         store(square, index, second)
         store(values, index, load(values, index) - rate * first / (root(second) * correction + epsilon))
-    if step % STEPS_BETWEEN_SWEEPS == 0:
-        sweep(mean, size)
-        sweep(square, size)
+    if step % STEPS_BETWEEN_FLUSHES == 0:
+        flush_subnormals(mean, size)
+        flush_subnormals(square, size)
 
 
 @part()
@@ -74,12 +74,12 @@ def rmsprop(
         second = load(square, index) * keep + grad * grad * add
         store(square, index, second)
         store(values, index, load(values, index) - rate * grad / (root(second) + epsilon))
-    if step % STEPS_BETWEEN_SWEEPS == 0:
-        sweep(square, size)
+    if step % STEPS_BETWEEN_FLUSHES == 0:
+        flush_subnormals(square, size)
 
 
 @part()
-def sweep(statistics: np.ndarray, size: int) -> None:
+def flush_subnormals(statistics: np.ndarray, size: int) -> None:
     """Set statistics that have decayed to nothing to zero, before they become subnormal."""
     limit, zero = spread(np.float32(NEGLIGIBLE)), spread(0.0)
     for index in range(0, size, LANES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,13 @@ from torch import Tensor, nn
 from rl_training.kernels.checks import KernelMismatch
 from rl_training.search.model import ModelOutput, SearchModel
 from rl_training.search.rule import Rule
+from rl_training.search.search import TreeSearch
 from rl_training.search.tree import Leaves, Tree
 
 TOLERANCE = 1e-3
 """Largest difference of values, rewards and probabilities; relative to them where they are large."""
+PROBED_SIMULATIONS = 4
+"""Simulations of the search with moved weights: every part of the model is used by the first ones."""
 
 
 class Watch:
@@ -37,35 +41,63 @@ class Watch:
 
 
 class CheckedModel:
-    """A compiled model whose first search is repeated, node by node, with the model that it stands for."""
+    """A compiled model whose first search is repeated, node by node, with the model that it replaces.
 
-    def __init__(self, compiled: Any, model: SearchModel, kernel: str, *, passed: Callable[[], None]) -> None:
+    The heads of a fresh network are zero and hide what happens before them, so the search is made a second time, with a
+    copy whose weights are moved at random.
+    """
+
+    def __init__(
+        self,
+        compiled: Any,
+        model: Any,
+        kernel: str,
+        *,
+        compile_copy: Callable[[Any], Any] | None,
+        passed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`compile_copy` returns the compiled form of a copy with moved weights; `passed` is called after the check."""
         self.compiled = compiled
         self.model = model
         self.kernel = kernel
+        self.compile_copy = compile_copy
         self.passed = passed
+        self._observation: Any
         self._root: ModelOutput
 
     def initial(self, observation: Any) -> ModelOutput:
         """Encode the roots' observations."""
-        self._root = self.model.initial(observation)
+        self._observation, self._root = observation, self.model.initial(observation)
         output: ModelOutput = self.compiled.initial(observation)
         return output
 
     def recurrent(self, embedding: Tensor, action: Tensor) -> ModelOutput:
         """Take one action in each state."""
-        return self.model.recurrent(embedding, action)
+        output: ModelOutput = self.model.recurrent(embedding, action)
+        return output
 
     def simulate(self, rule: Rule, tree: Tree, leaves: Leaves, root: ModelOutput) -> None:
-        """Run all simulations and check what the trees say of every state."""
+        """Run all simulations and compare every state of the trees."""
         self.compiled.simulate(rule, tree, leaves, root)
-        # The heads of a fresh network say 0 whatever it imagines.
         difference = _difference(self.model, self._root, tree, getattr(self.compiled, "latents", None))
         if not difference <= TOLERANCE and np.isfinite(tree.nodes["network_value"]).all():
-            raise KernelMismatch(
-                self.kernel, f"values, rewards or policies of this run's first search ({difference:.1e})"
-            )
+            what = f"values, rewards or policies of this run's first search ({difference:.1e})"
+            raise KernelMismatch(self.kernel, what)
+        if self.compile_copy is not None:
+            moved = _moved_copy(self.model)
+            copied = CheckedModel(self.compile_copy(moved), moved, self.kernel, compile_copy=None)
+            options: Any = {"num_simulations": PROBED_SIMULATIONS, "exploration": 0.0}
+            TreeSearch(rule).run(copied, self._observation, generator=np.random.default_rng(0), **options)
         self.passed()
+
+
+def _moved_copy(model: Any) -> Any:
+    """Return a copy of a model whose weights are moved at random, always in the same way."""
+    copied, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in copied.network.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.3)
+    return copied
 
 
 def _difference(model: SearchModel, root: ModelOutput, tree: Tree, latents: np.ndarray | None) -> float:

@@ -1,1 +1,1 @@
-"""Networks of the planning family."""
+"""Networks of the planning algorithms."""

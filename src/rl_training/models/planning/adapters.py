@@ -1,8 +1,8 @@
-"""Low-rank adapters that join a linear layer one stage after another (Hu et al. 2021, arXiv 2106.09685).
+"""Low-rank adapters that are added to a linear layer in stages (Hu et al. 2021, arXiv 2106.09685).
 
-Every adapter's memory exists from the start, so that optimizers and checkpoints keep their shapes. In stage 0 none
-takes part; stage s adds the s-th to those before it. A new adapter's second factor is 0: the moment it joins, nothing
-changes.
+The memory of every adapter exists from the start, so that optimizers and checkpoints keep their shapes. Stage 0 uses
+no adapter; stage s adds the s-th to the previous ones. The second factor of a new adapter is 0, so that adding it
+changes no output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rl_training.models.layers import initialize
 
 
 class ScaledLinear(nn.Module):
-    """A linear layer of weight W + sum over the adapters in use of scale * up @ down."""
+    """A linear layer with the weight W + sum of scale * up @ down over the active adapters."""
 
     def __init__(self, inputs: int, outputs: int, *, adapters: int, rank: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class ScaledLinear(nn.Module):
         self.up = nn.ParameterList(torch.zeros(outputs, rank) for _ in range(adapters))
         self.scales = nn.Parameter(torch.ones(adapters))
         self.stage = 0
-        """How many adapters take part."""
+        """Number of active adapters."""
         self.held: Tensor | None = None
-        """The weight while `merged_weights` lasts."""
+        """The merged weight inside the context `merged_weights`, else None."""
 
     def merged(self) -> Tensor:
-        """Return the weight [outputs, inputs] with all adapters in use."""
+        """Return the weight [outputs, inputs] including all active adapters."""
         if self.held is not None:
             return self.held
         weight: Tensor = self.weight
@@ -52,12 +52,12 @@ class ScaledLinear(nn.Module):
 
 
 def scaled_layers(model: nn.Module) -> list[ScaledLinear]:
-    """Return the layers of a model that adapters can join."""
+    """Return the layers of a model that have adapters."""
     return [module for module in model.modules() if isinstance(module, ScaledLinear)]
 
 
 def activate_adapters(model: nn.Module, stage: int) -> None:
-    """Let the first `stage` adapters of every layer take part."""
+    """Activate the first `stage` adapters of every layer."""
     for layer in scaled_layers(model):
         if not 0 <= stage <= len(layer.down):
             raise ValueError(f"stage {stage} is not one of 0 to {len(layer.down)}, the number of adapters")
@@ -66,7 +66,7 @@ def activate_adapters(model: nn.Module, stage: int) -> None:
 
 @torch.no_grad()
 def fold_adapters(model: nn.Module) -> None:
-    """Add the adapters in use to the weights and let them begin anew: no output changes but by rounding."""
+    """Add the active adapters to the weights and reset them: outputs change only by rounding."""
     for layer in scaled_layers(model):
         layer.weight.copy_(layer.merged())
         layer.scales.fill_(1.0)
@@ -75,10 +75,10 @@ def fold_adapters(model: nn.Module) -> None:
 
 
 def freeze_for_stage(backbone: nn.Module, stage: int) -> None:
-    """Enter a stage: stage 0 trains everything but adapters, stage s exactly the s-th adapter and the scales.
+    """Enter a stage: stage 0 trains everything but the adapters, stage s only the s-th adapter and the scales.
 
-    What is not part of the backbone, such as a task's own encoder and heads, is left as it is. An optimizer with
-    momentum has to forget it at the same time, or it would still move what is frozen.
+    Modules outside the backbone, such as a task's encoder and heads, are left as they are. Reset an optimizer with
+    momentum at the same time, or it would still move the frozen weights.
     """
     activate_adapters(backbone, stage)
     backbone.requires_grad_(stage == 0)
@@ -90,13 +90,13 @@ def freeze_for_stage(backbone: nn.Module, stage: int) -> None:
 
 
 def trainable_parameters(model: nn.Module) -> int:
-    """Return how many numbers training may change."""
+    """Return the number of weights that are trained."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 @contextmanager
 def merged_weights(model: nn.Module) -> Iterator[None]:
-    """Add the adapters to the weights once for many calls, such as those of one search; meanwhile nothing may learn."""
+    """Merge the adapters into the weights for many calls, such as those of one search; do not train meanwhile."""
     layers = [layer for layer in scaled_layers(model) if layer.stage > 0]
     with torch.no_grad():
         for layer in layers:

@@ -1,8 +1,8 @@
-"""A feed-forward layer as a mixture of experts: a router sends every token to a few of them.
+"""A feed-forward layer as a mixture of experts: a router sends each token to a few of them.
 
-N is the number of tokens, E that of experts, k how many of them a token visits. All experts are one wide perceptron:
-expert e owns the e-th group of its hidden units, the last group is the shared expert, which every token visits. A
-gate multiplies its expert's hidden units, which equals multiplying the expert's output.
+N is the number of tokens, E the number of experts, k the number of experts per token. All experts are one wide
+perceptron: expert e is the e-th group of its hidden units, and the last group is the shared expert, which processes
+every token. Gates multiply an expert's hidden units, which is the same as multiplying its output.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from torch.nn import functional
 
 from rl_training.models.planning.adapters import ScaledLinear
 
-# Up to so many tokens, all experts are asked and those not chosen count for nothing: searches ask for few tokens at a
-# time, and sorting them costs more than the products it saves.
+# Up to this number of tokens, all experts are evaluated, those not chosen with a gate of 0: searches evaluate few
+# tokens at a time, and sorting them costs more than the products it saves.
 FEW_TOKENS = 256
 
 
 class Routing(NamedTuple):
-    """Where the router sends tokens [...]."""
+    """The router's choice of experts for tokens [...]."""
 
     probability: Tensor  # [..., E]
     chosen: Tensor  # [..., k] int64
 
 
 def expert_usage(routing: Routing, mask: Tensor | None = None) -> Tensor:
-    """Return each expert's share [E] of the choices; a mask [...] of 0 and 1 says which tokens count."""
+    """Return each expert's share [E] of the choices; tokens where the mask [...] is 0 do not count."""
     hits = torch.zeros_like(routing.probability).scatter(-1, routing.chosen, 1.0)
     return _mean(hits, mask) / routing.chosen.shape[-1]
 
@@ -36,14 +36,14 @@ def expert_usage(routing: Routing, mask: Tensor | None = None) -> Tensor:
 def load_balance(routing: Routing, mask: Tensor | None = None) -> Tensor:
     """Return E times the sum over experts of share of choices times mean probability (Fedus et al. 2021, 2101.03961).
 
-    It is 1 where all experts are used alike and E where one is used always; gradient flows through the probabilities.
+    It is 1 if all experts are used equally and E if only one is used; gradients flow through the probabilities.
     """
     experts = routing.probability.shape[-1]
     return experts * (expert_usage(routing, mask) * _mean(routing.probability, mask)).sum()
 
 
 def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean [E] of values [..., E] over the tokens that count."""
+    """Return the mean [E] of values [..., E] over the tokens where the mask is 1."""
     flat = values.flatten(0, -2)
     if mask is None:
         return flat.mean(0)
@@ -53,9 +53,9 @@ def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
 class MixtureOfExperts(nn.Module):
     """Experts of one hidden layer: the k most probable ones, weighted by their probability, and a shared one.
 
-    With one expert it is the dense twin: a plain feed-forward layer of (1 + k) * `expert_size` hidden units, as many as
-    a token meets in the mixture. Both then have equally many active parameters, the router's E * width apart: an
-    expert has no output bias of its own, one is added to the sum.
+    With one expert it is a plain feed-forward layer of (1 + k) * `expert_size` hidden units, as many as a token uses in
+    a mixture. Both have equally many active parameters, apart from the router's E * width: experts have no output bias
+    of their own, one is added to the sum.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class MixtureOfExperts(nn.Module):
 
     @property
     def active_parameters(self) -> int:
-        """How many of the parameters take part in one token, without router and adapters."""
+        """Number of parameters used for one token, without router and adapters."""
         width = len(self.second.bias)
         return (1 + self.top_k) * self.expert_size * (2 * width + 1) + width
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Routing | None]:
-        """Map tokens [..., width] to [..., width], and tell where they went; the dense twin has no routing."""
+        """Map tokens [..., width] to [..., width] and return the routing as well; a dense layer has none."""
         if self.router is None:
             return self.second(torch.relu(self.first(tokens))), None
         flat = tokens.reshape(-1, tokens.shape[-1])
@@ -105,14 +105,14 @@ class MixtureOfExperts(nn.Module):
         return output.view_as(tokens), Routing(probability.view(*leading, -1), chosen.view(*leading, -1))
 
     def _all_experts(self, tokens: Tensor, gates: Tensor) -> Tensor:
-        """Ask every expert, with gates [N, E] of 0 for those not chosen."""
+        """Evaluate every expert, with gates [N, E] that are 0 for those not chosen."""
         hidden = torch.relu(self.first(tokens)).unflatten(-1, (-1, self.expert_size))  # [N, E + 1, expert_size]
         gates = functional.pad(gates, (0, 1), value=1.0)  # the shared expert's
         return self.second((hidden * gates.unsqueeze(-1)).flatten(1))
 
     def _chosen_experts(self, tokens: Tensor, gate: Tensor, chosen: Tensor) -> Tensor:
-        """Ask each expert about the tokens that chose it; their numbers have to be known to the host."""
-        # One group of rows and columns per expert, the shared one's last.
+        """Evaluate each expert on the tokens that chose it; this synchronises with the device to count them."""
+        # One group of rows and columns per expert; the shared expert is last.
         first_weights = self.first.merged().split(self.expert_size)
         first_biases = self.first.bias.split(self.expert_size)
         second_weights = self.second.merged().split(self.expert_size, dim=1)

@@ -1,7 +1,7 @@
-"""The networks of the planning family: representation, dynamics and prediction over a latent vector.
+"""The networks of the planning algorithms: representation, dynamics and prediction over a latent vector.
 
-B is the batch size, A the number of actions, S the size of the scalars' support. The latent lies in [0, 1], scaled by
-its own range. An action enters as a learned row added in the first layer of the dynamics, which equals a one-hot input.
+B is the batch size, A the number of actions, S the size of the scalars' support. Latents are rescaled to [0, 1]. An
+action is a learned vector added in the first layer of the dynamics, which is equivalent to a one-hot input.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _SMALLEST_RANGE = 1e-5
 
 
 class Prediction(NamedTuple):
-    """What is predicted of states."""
+    """Predictions for states."""
 
     policy: Tensor  # [..., A] logits
     value: Tensor  # [..., 2S + 1] logits
 
 
 def rescale(latent: Tensor) -> Tensor:
-    """Scale each latent to [0, 1] by its smallest and its largest number."""
+    """Rescale each latent to [0, 1] by its minimum and maximum."""
     low, high = latent.aminmax(dim=-1, keepdim=True)
     return (latent - low) / (high - low).clamp(min=_SMALLEST_RANGE)
 
 
 class PlanningNetwork(nn.Module):
-    """Encodes observations, imagines steps, predicts rewards, values and policies."""
+    """Encodes observations, predicts next latents, rewards, values and policies."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class PlanningNetwork(nn.Module):
         prefix_horizon: int = 5,
         generator: torch.Generator,
     ) -> None:
-        """`projection_size` adds what consistency needs, `prefix_size` makes rewards differences of a value prefix."""
+        """`projection_size` adds the consistency heads, `prefix_size` predicts rewards by a value prefix."""
         super().__init__()
         options: dict[str, Any] = {"orthogonal": False, "generator": generator}
         self.latent_size = latent_size
@@ -75,17 +75,17 @@ class PlanningNetwork(nn.Module):
         return rescale(self.representation(self.encoder(observation)))
 
     def imagine(self, latent: Tensor, action: Tensor) -> Tensor:
-        """Return the latents [B, latent] after an action [B] each."""
+        """Return the predicted latents [B, latent] after one action [B] each."""
         rows = functional.embedding(action, self.action_rows)
         return rescale(self.dynamics(latent, rows) + latent)
 
     def predict(self, latent: Tensor) -> Prediction:
-        """Return policy and value of latents [..., latent]."""
+        """Return policy and value for latents [..., latent]."""
         features = torch.relu(self.trunk(latent))
         return Prediction(self.policy(features), self.value(features))
 
     def rewards(self, latents: Tensor) -> Tensor:
-        """Return the logits [K, B, 2S + 1] of the rewards, or value prefixes, of K imagined steps [K, B, latent]."""
+        """Return the logits [K, B, 2S + 1] of rewards, or of value prefixes, for K predicted latents [K, B, latent]."""
         return self.reward(latents if self.prefix is None else self.prefix(latents))
 
     def values(self, observation: Observation) -> Tensor:
@@ -93,7 +93,7 @@ class PlanningNetwork(nn.Module):
         return expected_scalar(self.predict(self.represent(observation)).value)
 
     def similarity(self, imagined: Tensor, encoded: Tensor) -> Tensor:
-        """Return the cosine [...] between imagined latents and those of the observations that really came."""
+        """Return the cosine similarity [...] of predicted latents and those encoded from the true observations."""
         assert self.projector is not None
         assert self.predictor is not None
         with torch.no_grad():
@@ -111,13 +111,13 @@ class Block(nn.Module):
         self.second = linear(hidden, outputs, orthogonal=False, generator=generator)
 
     def forward(self, features: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Map [B, inputs] to [B, outputs]; `rows` [B, hidden] are added to what the first layer says."""
+        """Map [B, inputs] to [B, outputs]; `rows` [B, hidden] are added to the first layer's output."""
         hidden = self.first(features)
         return self.second(torch.relu(self.norm(hidden if rows is None else hidden + rows)))
 
 
 class ValuePrefix(nn.Module):
-    """A recurrent cell over imagined latents, whose output tells the sum of rewards since its last reset."""
+    """A recurrent cell over predicted latents, whose output predicts the sum of rewards since its last reset."""
 
     def __init__(self, inputs: int, size: int, horizon: int, *, generator: torch.Generator) -> None:
         """The cell's state is reset after every `horizon` steps."""
@@ -164,7 +164,7 @@ def _head(inputs: int, hidden: int, outputs: int, generator: torch.Generator) ->
 
 
 def _zeros(layer: nn.Linear) -> nn.Linear:
-    """Make a layer say 0: the first values, rewards and policies are then neutral instead of noise."""
+    """Set a layer to 0, so that the initial values, rewards and policies are neutral instead of noise."""
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer

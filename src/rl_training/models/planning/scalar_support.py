@@ -1,7 +1,7 @@
-"""Numbers as distributions over integers, after a transform that shrinks large ones (Schrittwieser et al. 2020).
+"""Scalars as distributions over integers, after a transform that compresses large ones (Schrittwieser et al. 2020).
 
-A number x becomes y = sign(x)(sqrt(|x| + 1) - 1) + 0.001x, and y is shared between its two neighbouring integers of
--S..S. A network gives logits over the 2S + 1 integers; their mean, transformed back, is its number.
+A number x becomes y = sign(x)(sqrt(|x| + 1) - 1) + 0.001x, and y is represented by its two neighbouring integers in
+-S..S. A network predicts logits over the 2S + 1 integers; their mean, transformed back, is the predicted number.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ def squash(x: Tensor) -> Tensor:
 
 def unsquash(y: Tensor) -> Tensor:
     """Return the x that `squash` maps to y."""
-    # The usual form subtracts nearly equal numbers; this one does not.
+    # The usual formula subtracts nearly equal numbers; this one does not.
     shifted = y.abs() + 1 + _LINEAR
     root = 2 * shifted / (torch.sqrt(1 + 4 * _LINEAR * shifted) + 1)
     return torch.sign(y) * (root * root - 1)
 
 
 def expected_scalar(logits: Tensor) -> Tensor:
-    """Return the numbers [...] that logits [..., 2S + 1] stand for."""
+    """Return the numbers [...] that logits [..., 2S + 1] represent."""
     size = logits.shape[-1] // 2
     support = torch.arange(-size, size + 1, dtype=logits.dtype, device=logits.device)
     return unsquash(logits.softmax(-1) @ support)
 
 
 def scalar_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Return the cross-entropy [...] between logits [..., 2S + 1] and the two integers around the squashed targets."""
+    """Return the cross-entropy [...] of logits [..., 2S + 1] with targets split between the two nearest integers."""
     size = logits.shape[-1] // 2
     place = squash(target).clamp(-size, size) + size
     lower = place.floor().clamp(max=2 * size - 1)
-    share = place - lower  # of the upper one
+    share = place - lower  # weight of the upper integer
     index = lower.long().unsqueeze(-1)
     log_probability = logits.log_softmax(-1)
     below = log_probability.gather(-1, index).squeeze(-1)

@@ -1,7 +1,7 @@
-"""One world model for many tasks: each has its own encoder, actions and heads, all share a transformer.
+"""One world model for many tasks: each task has its own encoder, actions and heads, and all share a transformer.
 
-B is the batch size, K the number of steps, A the number of a task's actions, S the size of the scalars' support. An
-observation becomes a latent by its task's encoder; the heads on a latent's token say policy and value, those on an
+B is the batch size, K the number of steps, A the number of a task's actions, S the size of the scalars' support. A
+task's encoder maps an observation to a latent; the heads on a latent's token predict policy and value, those on an
 action's token the next latent and the reward.
 """
 
@@ -28,7 +28,7 @@ SIMPLEX_SIZE = 8
 
 
 class TaskSpec(NamedTuple):
-    """What the network has to know of a task."""
+    """What the network needs to know about a task."""
 
     name: str
     observation_space: Space[Any]
@@ -36,14 +36,14 @@ class TaskSpec(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is predicted of actions."""
+    """Predictions for actions."""
 
     latent: Tensor  # [..., width] of the next state
     reward: Tensor  # [..., 2S + 1] logits
 
 
 class TaskWindow(NamedTuple):
-    """Sequences of one task to read."""
+    """Sequences of one task."""
 
     task: int
     latent: Tensor  # [K + 1, B, width] of the states
@@ -51,20 +51,20 @@ class TaskWindow(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """What is predicted along sequences of one task, each prediction knowing the true sequence up to its token."""
+    """Predictions along sequences of one task, each made from the true sequence up to its token."""
 
     step: Step  # [K, B, ...]
     prediction: Prediction  # [K + 1, B, ...]
-    routings: list[Routing]  # per layer, of tokens [2K + 1, B]: states at even, actions at odd places
+    routings: list[Routing]  # per layer, of tokens [2K + 1, B]: states at even positions, actions at odd ones
 
 
 def simplex_norm(features: Tensor) -> Tensor:
-    """Make every eight numbers a distribution (Hansen et al. 2024, arXiv 2310.16828): latents stay bounded."""
+    """Turn every group of eight numbers into a distribution (Hansen et al. 2024, arXiv 2310.16828): bounded latents."""
     return features.unflatten(-1, (-1, SIMPLEX_SIZE)).softmax(-1).flatten(-2)
 
 
 class TaskParts(nn.Module):
-    """What one task has for itself."""
+    """The encoder, actions and heads of one task."""
 
     def __init__(
         self, spec: TaskSpec, *, width: int, hidden_size: int, support_size: int, generator: torch.Generator
@@ -81,7 +81,7 @@ class TaskParts(nn.Module):
         self.step_trunk = linear(width, hidden_size, **options)
         self.latent = linear(hidden_size, width, **options)
         self.reward = linear(hidden_size, 2 * support_size + 1, **options)
-        for head in (self.policy, self.value, self.reward):  # the first words are neutral instead of noise
+        for head in (self.policy, self.value, self.reward):  # initial predictions are neutral instead of noise
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
 
@@ -94,18 +94,18 @@ class TaskParts(nn.Module):
         return functional.embedding(action, self.action_rows)
 
     def predict(self, output: Tensor) -> Prediction:
-        """Return policy and value, given the transformer's outputs [..., width] for latents."""
+        """Return policy and value, given the transformer's outputs [..., width] at latents."""
         features = torch.relu(self.state_trunk(output))
         return Prediction(self.policy(features), self.value(features))
 
     def imagine(self, output: Tensor) -> Step:
-        """Return next latent and reward, given the transformer's outputs [..., width] for actions."""
+        """Return next latent and reward, given the transformer's outputs [..., width] at actions."""
         features = torch.relu(self.step_trunk(output))
         return Step(simplex_norm(self.latent(features)), self.reward(features))
 
 
 class ScaleZeroNetwork(nn.Module):
-    """The tasks' own parts around the transformer that all of them share; a task is named by its number."""
+    """The parts of every task around the transformer that they share; tasks are identified by their index."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class ScaleZeroNetwork(nn.Module):
         support_size: int,
         generator: torch.Generator,
     ) -> None:
-        """`hidden_size` is that of encoders and heads; `experts` of 1 makes the dense twin of equal active size."""
+        """`hidden_size` is that of encoders and heads; `experts` of 1 makes dense layers of equal active size."""
         super().__init__()
         self.specs = tuple(tasks)
         self.width = width
@@ -148,7 +148,7 @@ class ScaleZeroNetwork(nn.Module):
         )
 
     def parts(self, task: int) -> TaskParts:
-        """Return a task's own parts."""
+        """Return the parts of one task."""
         parts = self.tasks[task]
         assert isinstance(parts, TaskParts)
         return parts
@@ -158,7 +158,7 @@ class ScaleZeroNetwork(nn.Module):
         return self.parts(task).encode(observation)
 
     def unroll(self, windows: Sequence[TaskWindow]) -> list[Unrolled]:
-        """Read sequences of equal length, those of all tasks in one pass of the transformer."""
+        """Predict along sequences of equal length, those of all tasks in one pass of the transformer."""
         tokens = torch.cat([self._tokens(window) for window in windows], 1)
         outputs, routings = self.transformer(tokens.transpose(0, 1))
         rows = [window.action.shape[1] for window in windows]
@@ -172,16 +172,16 @@ class ScaleZeroNetwork(nn.Module):
         return found
 
     def _tokens(self, window: TaskWindow) -> Tensor:
-        """Return latents and actions in turn, [2K + 1, B, width]."""
+        """Return latents and actions interleaved, [2K + 1, B, width]."""
         actions = self.parts(window.task).embed(window.action)
         return torch.cat((torch.stack((window.latent[:-1], actions), 1).flatten(0, 1), window.latent[-1:]))
 
     def predict(self, task: int, observation: Observation) -> Prediction:
-        """Return policy and value of observations [B], without what came before them."""
+        """Return policy and value for observations [B], without earlier context."""
         latent = self.encode(task, observation)
         outputs, _ = self.transformer(latent.unsqueeze(1))
         return self.parts(task).predict(outputs.squeeze(1))
 
     def values(self, task: int, observation: Observation) -> Tensor:
-        """Return the values [B] of observations, without what came before them."""
+        """Return the values [B] of observations, without earlier context."""
         return expected_scalar(self.predict(task, observation).value)

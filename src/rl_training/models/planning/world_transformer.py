@@ -1,9 +1,9 @@
 """A causal transformer over steps of two tokens each, a latent state and an action.
 
-B is the number of rows, T that of tokens. Rule of the context: a sequence is cut into windows of `context_steps` steps,
-and attention and positions begin anew with the first latent of each. A state at the beginning of a window is thus
-seen like the root of a search, from its latent alone. The rule needs no rewriting of what is remembered, and makes
-passes with and without memory equal on sequences of any length.
+B is the number of rows, T the number of tokens. A sequence is cut into windows of `context_steps` steps, and attention
+and positions restart with the first latent of each window. The first state of a window is thus processed like the root
+of a search, from its latent alone. With this rule the cache never has to be rewritten, and passes with and without
+cache give equal results on sequences of any length.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rl_training.models.planning.experts import MixtureOfExperts, Routing
 
 
 class WorldTransformer(nn.Module):
-    """Reads tokens [B, T, width] at once, or one token per row with a cache of the keys and values before it.
+    """Processes tokens [B, T, width] at once, or one token per row with a cache of the previous keys and values.
 
-    A row's cache is one flat vector: keys and values of every layer and place, then the place of the next token.
+    The cache of a row is one flat vector: keys and values of every layer and position, then the next token's position.
     """
 
     hidden_places: Tensor
@@ -58,19 +58,19 @@ class WorldTransformer(nn.Module):
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
-        # Row t is minus infinity at the places that a token at place t does not see.
+        # Row t is minus infinity at the positions that a token at position t cannot attend to.
         later = torch.full((self.window, self.window), -torch.inf).triu(1)
         self.register_buffer("hidden_places", later, persistent=False)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, list[Routing]]:
-        """Return outputs [B, T, width], and each layer's routing of the tokens (none without experts)."""
+        """Return outputs [B, T, width] and each layer's routing of the tokens (none without experts)."""
         windows = [self._read(window) for window in tokens.split(self.window, dim=1)]
         outputs = torch.cat([output for output, _ in windows], 1)
         by_layer = zip(*(routings for _, routings in windows), strict=True)
         return outputs, [Routing(*(torch.cat(parts, 1) for parts in zip(*layer, strict=True))) for layer in by_layer]
 
     def _read(self, tokens: Tensor) -> tuple[Tensor, list[Routing]]:
-        """Read at most one window."""
+        """Process at most one window."""
         hidden = tokens + self.positions[: tokens.shape[1]]
         routings = []
         for block in self.blocks:
@@ -80,11 +80,11 @@ class WorldTransformer(nn.Module):
         return self.norm(hidden), routings
 
     def empty_cache(self, rows: int) -> Tensor:
-        """Return the caches [rows, cache_size] of rows that have seen nothing."""
+        """Return empty caches [rows, cache_size]."""
         return self.positions.new_zeros(rows, self.cache_size)
 
     def extend(self, cache: Tensor, token: Tensor) -> Tensor:
-        """Return the outputs [B, width] for each row's next token [B, width]; the rows' caches are changed in place."""
+        """Return the outputs [B, width] for each row's next token [B, width]; the caches are updated in place."""
         memory = cache[:, :-1].view(len(cache), len(self.blocks), self.window, 2 * self.width)
         place = cache[:, -1].long()
         rows = torch.arange(len(cache), device=cache.device)
@@ -98,7 +98,7 @@ class WorldTransformer(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a mixture of experts; each reads its input normalised and adds to it."""
+    """Attention, then a mixture of experts, each with a normalised input and a residual connection."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.heads = heads
         self.attention_norm = nn.LayerNorm(width)
-        # Query, key and value of every head in one product.
+        # Query, key and value of all heads in one product.
         self.attention_input = ScaledLinear(width, 3 * width, adapters=adapters, rank=rank, generator=generator)
         self.attention_output = ScaledLinear(width, width, adapters=adapters, rank=rank, generator=generator)
         self.experts_norm = nn.LayerNorm(width)
@@ -124,7 +124,7 @@ class TransformerBlock(nn.Module):
         )
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Routing | None]:
-        """Map [B, T, width] to [B, T, width], each token seeing itself and those before it."""
+        """Map [B, T, width] to [B, T, width]; each token attends to itself and the tokens before it."""
         inputs = self.attention_input(self.attention_norm(hidden)).unflatten(-1, (3, self.heads, -1))
         query, key, value = inputs.transpose(1, 3).unbind(2)  # [B, heads, T, width / heads] each
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -133,7 +133,7 @@ class TransformerBlock(nn.Module):
         return hidden + answer, routing
 
     def extend(self, hidden: Tensor, memory: Tensor, rows: Tensor, place: Tensor, mask: Tensor) -> Tensor:
-        """Map one token [B, width] per row; its key and value are put at its place in memory [B, window, 2 * width]."""
+        """Map one token [B, width] per row; write its key and value to its place in memory [B, window, 2 * width]."""
         query, pair = self.attention_input(self.attention_norm(hidden)).split((hidden.shape[1], memory.shape[2]), dim=1)
         memory[rows, place] = pair
         key, value = memory.unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)

@@ -1,4 +1,4 @@
-"""Evaluation: own environments, own seeds, real rewards, complete episodes, nothing left behind in training."""
+"""Evaluation: own environments, own seeds, real rewards and complete episodes, without any effect on training."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from rl_training.runtime.setup.streams import derive_seeds
 logger = logging.getLogger("rl_training")
 
 MAX_PARALLEL_EPISODES = 16
-PER_TASK = ("eval_return_mean", "eval_return_std", "eval_length_mean")  # what is told of each task of a suite
-STEP_CAP = 100_000  # ends an episode that would never end by itself
+PER_TASK = ("eval_return_mean", "eval_return_std", "eval_length_mean")  # reported for each task of a suite
+STEP_CAP = 100_000  # cuts off episodes that would never end
 
 
 class EvaluationInterrupted(Exception):
-    """An evaluation was asked to end before its last episode had."""
+    """An evaluation was stopped before its last episode ended."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class EpisodeResult:
     length: int
     seed: int
     capped: bool = False
-    """Cut off by the step cap rather than by the environment."""
+    """Whether the step cap, not the environment, ended the episode."""
     task: str | None = None
     """The task's name in a suite."""
     given: EnvironmentMetrics | None = None
-    """What the environment gave in `info["metrics"]`."""
+    """The contents of `info["metrics"]`."""
 
     def as_row(self) -> dict[str, Any]:
-        """Return the episode as `evaluations.jsonl` holds it."""
+        """Return the episode as a row of `evaluations.jsonl`."""
         return {
             **({} if self.task is None else {"task": self.task}),
             "return": self.episode_return,
@@ -60,34 +60,34 @@ class EpisodeResult:
 
 
 def evaluation_seeds(seed: int, step: int, count: int) -> list[int]:
-    """Return the seeds of an evaluation's episodes; they never coincide with a training stream's."""
+    """Return the seeds of an evaluation's episodes; they never coincide with those of training."""
     return derive_seeds(seed, "evaluation", step, count=count)
 
 
-class Playground(Protocol):
-    """What names an environment: a task, or the configuration of a run with a single one."""
+class EnvironmentSettings(Protocol):
+    """The id and arguments of an environment: a task, or the configuration of a run with a single task."""
 
     @property
     def env_id(self) -> str:
-        """The environment."""
+        """Id of the environment."""
 
     @property
     def env_kwargs(self) -> Mapping[str, Any]:
-        """Its arguments and wrappers."""
+        """Its arguments and wrapper settings."""
 
 
 def evaluate_policy(
     policy: Policy,
-    task: Playground,
+    task: EnvironmentSettings,
     seeds: Sequence[int],
     *,
     generator: torch.Generator | None = None,
     step_cap: int = STEP_CAP,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[EpisodeResult]:
-    """Play one complete episode per seed and return them in the order of the seeds.
+    """Play one complete episode per seed and return the results in the order of the seeds.
 
-    Every seed's episode is played to its end, so short episodes are not favoured.
+    Every episode is played to its end, so that short episodes are not over-represented.
     """
     if not seeds:
         return []
@@ -112,7 +112,7 @@ def evaluate_policy(
 
 
 def _check_fit(policy: Policy, slot: EnvSlot, env_id: str) -> None:
-    """Refuse an environment that is not the one the policy has learned, as code that changed since may be."""
+    """Raise an error if the spaces are not those of training, for example because user code has changed."""
     for kind in ("observation", "action"):
         learned, there = (getattr(one, f"{kind}_space") for one in (policy, slot))
         if not same_form(learned, there):
@@ -123,7 +123,7 @@ def _check_fit(policy: Policy, slot: EnvSlot, env_id: str) -> None:
 
 
 @dataclass
-class _Game:
+class _RunningEpisode:
     """An episode in progress."""
 
     slot: EnvSlot
@@ -136,13 +136,13 @@ class _Game:
     given: EnvironmentMetrics | None = None
 
 
-def _check_finite(games: Sequence[_Game], batch: NumpyObservation) -> None:
-    """Refuse NaN and infinity in what the games show."""
+def _check_finite(running: Sequence[_RunningEpisode], batch: NumpyObservation) -> None:
+    """Raise an error for NaN and infinity in the observations."""
     found = non_finite_row(batch)
     if found is not None:
         row, key = found
-        place = None if games[row].length else "in reset"
-        error = games[row].slot.non_finite(f"observation{key}", place=place)
+        place = None if running[row].length else "in reset"
+        error = running[row].slot.non_finite(f"observation{key}", place=place)
         raise NonFiniteError(f"in the evaluation, {error}; the last good checkpoint is kept")
 
 
@@ -156,55 +156,55 @@ def play_episodes(
     on_step: Callable[[EnvSlot], None] = lambda slot: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[EpisodeResult]:
-    """Play the seeds' episodes on the given environments; a free one takes the next seed.
+    """Play the seeds' episodes in the given environments; an environment whose episode ended takes the next seed.
 
-    Raises `EvaluationInterrupted` as soon as `interrupted()` says so: a part of an evaluation would be biased.
+    Raises `EvaluationInterrupted` as soon as `interrupted()` is true: a partial evaluation would be biased.
     """
     results: dict[int, EpisodeResult] = {}
     waiting = list(enumerate(seeds))[::-1]
 
-    def start(slot: EnvSlot) -> _Game:
+    def start(slot: EnvSlot) -> _RunningEpisode:
         index, seed = waiting.pop()
         observation, mask = slot.reset(seed)
         on_step(slot)
-        return _Game(slot, index, seed, observation, mask)
+        return _RunningEpisode(slot, index, seed, observation, mask)
 
-    games = [start(slot) for slot in slots[: len(seeds)]]
-    while games:
+    running = [start(slot) for slot in slots[: len(seeds)]]
+    while running:
         if interrupted():
             raise EvaluationInterrupted
-        batch = map_observation(lambda *arrays: np.stack(arrays), *(game.observation for game in games))
-        _check_finite(games, batch)
+        batch = map_observation(lambda *arrays: np.stack(arrays), *(episode.observation for episode in running))
+        _check_finite(running, batch)
         masks = None
-        if any(game.mask is not None for game in games):
-            width = next(len(game.mask) for game in games if game.mask is not None)
-            masks = np.stack([np.ones(width, bool) if game.mask is None else game.mask for game in games])
+        if any(episode.mask is not None for episode in running):
+            width = next(len(episode.mask) for episode in running if episode.mask is not None)
+            masks = np.stack([np.ones(width, bool) if episode.mask is None else episode.mask for episode in running])
         actions = policy.actions(batch, masks, generator, policy.num_simulations)
-        going: list[_Game] = []
-        for game, action in zip(games, actions, strict=True):
-            step = game.slot.step(action)
-            on_step(game.slot)
-            game.observation, game.mask = step.obs, step.action_mask
-            game.episode_return += float(step.reward)
-            game.length += 1
+        unfinished: list[_RunningEpisode] = []
+        for episode, action in zip(running, actions, strict=True):
+            step = episode.slot.step(action)
+            on_step(episode.slot)
+            episode.observation, episode.mask = step.obs, step.action_mask
+            episode.episode_return += float(step.reward)
+            episode.length += 1
             if step.metrics is not None:
-                game.given = game.given or EnvironmentMetrics()
-                game.given.add(step.metrics)
+                episode.given = episode.given or EnvironmentMetrics()
+                episode.given.add(step.metrics)
             ended = step.terminated or step.truncated
-            if not ended and game.length < step_cap:
-                going.append(game)
+            if not ended and episode.length < step_cap:
+                unfinished.append(episode)
                 continue
-            if not math.isfinite(game.episode_return):
+            if not math.isfinite(episode.episode_return):
                 raise NonFiniteError(
-                    f"the evaluation episode of seed {game.seed} has a return that is NaN or infinite; the last good "
-                    "checkpoint is kept. Repair the environment's reward"
+                    f"the evaluation episode of seed {episode.seed} has a return that is NaN or infinite; the last "
+                    "good checkpoint is kept. Repair the environment's reward"
                 )
-            results[game.index] = EpisodeResult(
-                game.episode_return, game.length, game.seed, capped=not ended, given=game.given
+            results[episode.index] = EpisodeResult(
+                episode.episode_return, episode.length, episode.seed, capped=not ended, given=episode.given
             )
             if waiting:
-                going.append(start(game.slot))
-        games = going
+                unfinished.append(start(episode.slot))
+        running = unfinished
     return [results[index] for index in range(len(seeds))]
 
 
@@ -236,9 +236,9 @@ def evaluate_tasks(
     generators: Mapping[Task, torch.Generator] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
-    """Play the seeds' episodes of every task and return them with their metrics, told apart by task in a suite.
+    """Play the seeds' episodes of every task and return them with their metrics, which are named by task in a suite.
 
-    Actions are sampled where there are generators.
+    Actions are sampled if generators are given.
     """
     drawn = generators or {}
     by_task = {
@@ -253,7 +253,7 @@ def evaluate_tasks(
 
 
 def _task_metrics(by_task: Mapping[Task, Sequence[EpisodeResult]]) -> dict[str, float]:
-    """Return the metrics of each task, and the tasks' normalised scores where all of them have one."""
+    """Return the metrics of each task, and the mean normalised score if all tasks have one."""
     metrics: dict[str, float] = {}
     scores = []
     for task, episodes in by_task.items():

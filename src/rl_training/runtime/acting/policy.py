@@ -1,4 +1,4 @@
-"""A policy ready to act: networks, the frozen observation normaliser, and the form of the environment's actions."""
+"""A trained policy: networks, the frozen observation normaliser, and the conversion to the environment's actions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
+from rl_training.algorithms.base import PlanningAlgorithm
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.envs.checks import all_finite
 from rl_training.envs.normalize import ObservationNormalizer
@@ -18,7 +19,12 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.configuration.env_params import env_params
-from rl_training.experiment.own_code.run_code import admit_policy_code, checkpoint_config, loaded_from, say_changed_code
+from rl_training.experiment.own_code.run_code import (
+    admit_policy_code,
+    checkpoint_config,
+    loaded_from,
+    warn_of_changed_code,
+)
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.tasks import Task, choose_task, tasks_of
 from rl_training.runtime.controls import resolve_num_simulations
@@ -30,22 +36,23 @@ from rl_training.runtime.setup.user_networks import encoder_argument
 
 
 class Actor(Protocol):
-    """What a policy needs of an algorithm."""
+    """The methods that a policy needs from an algorithm."""
 
     device: torch.device
 
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Return the best actions, or sampled ones where a generator is given.
+        """Return the best actions, or sampled ones if a generator is given.
 
-        Algorithms that plan also take `num_simulations`: with it they search, without they act by their network.
+        Algorithms that plan also accept `num_simulations`: with it they search, without it they use their policy
+        network.
         """
 
     def env_action(self, action: Tensor) -> np.ndarray:
-        """Return actions in the form the environment takes."""
+        """Return actions in the format of the environment's action space."""
 
 
 class Policy:
-    """Acts on observations as the environment gives them; needs no environment."""
+    """Acts on raw observations of the environment; needs no environment."""
 
     def __init__(
         self,
@@ -59,7 +66,7 @@ class Policy:
         self.action_space = action_space
         self.normalizer = normalizer
         self.num_simulations: int | None = None
-        """What a policy that plans searches with when it is evaluated."""
+        """Number of simulations of a planning policy in evaluations."""
 
     @property
     def plans(self) -> bool:
@@ -73,9 +80,9 @@ class Policy:
         generator: torch.Generator | None = None,
         num_simulations: int | None = None,
     ) -> np.ndarray:
-        """Return actions [B, ...] for raw observations [B, ...]; sampled where a generator is given.
+        """Return actions [B, ...] for raw observations [B, ...], sampled if a generator is given.
 
-        A policy that plans searches with `num_simulations` where they are given.
+        A planning policy searches with `num_simulations` if given.
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
@@ -94,10 +101,10 @@ class Policy:
         seed: int | None = None,
         num_simulations: int | None = None,
     ) -> Any:
-        """Return the action for one observation, or the actions for a batch of them.
+        """Return the action for one observation, or the actions for a batch of observations.
 
-        With `deterministic=False` actions are sampled; equal seeds then give equal actions. A policy that plans
-        searches with so many simulations as `num_simulations` says; without it acts by its policy network alone.
+        With `deterministic=False` actions are sampled; equal seeds then give equal actions. A planning policy searches
+        with `num_simulations` simulations if given, else it uses its policy network.
         """
         if num_simulations is not None:
             self._check_simulations(num_simulations)
@@ -169,20 +176,20 @@ def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, 
 def load_policy(path: str | Path, *, task: str | None = None, device: str = "cpu", trust_code: bool = False) -> Policy:
     """Return the policy in a checkpoint, a run directory or `.../checkpoints/best`, ready to `predict`.
 
-    A policy for several tasks acts in the one called `task`. `trust_code` says that code of somebody else's that the
-    checkpoint names may be executed.
+    A policy for several tasks acts in the one called `task`. `trust_code` permits the execution of other people's code
+    that the checkpoint names.
     """
     checkpoint = verify_checkpoint(resolve_checkpoint(Path(path)))
     config = checkpoint_config(checkpoint, trust_code=trust_code)
     policies = policies_from_checkpoint(checkpoint, config, device=device, trust_code=trust_code)
-    say_changed_code(config, checkpoint)
+    warn_of_changed_code(config, checkpoint)
     return policies[choose_task(list(policies), task)]
 
 
 def policies_from_checkpoint(
     checkpoint: Checkpoint, config: TrainConfig, *, device: str, trust_code: bool = False
 ) -> dict[Task, Policy]:
-    """Build the policy of a verified checkpoint, whose configuration is `config`, for each of its tasks."""
+    """Make the policy of a verified checkpoint, with the configuration `config`, for each of its tasks."""
     admit_policy_code(config, loaded_from(checkpoint, trust_code=trust_code))
     spec = get_algorithm_spec(config.algo)
     state = read_checked_state(checkpoint, config)
@@ -207,12 +214,13 @@ def policies_from_checkpoint(
             joined_spaces(normalized) if spec.many_tasks else normalized[tasks[0].name],
             taken,
             device=target,
-            generator=torch.Generator(),  # the weights it draws are replaced at once
+            generator=torch.Generator(),  # the initial weights are replaced immediately
             **encoder_argument(params),
         )
         check_form(algorithm.state_dict(), state["algorithm"], "algorithm")
         algorithm.load_state_dict(state["algorithm"])
-    accelerate(algorithm, config.acceleration)
+    if isinstance(algorithm, PlanningAlgorithm):  # whose policy is a search; of the others kernels serve learning
+        accelerate(algorithm, config.acceleration)
     policies = {
         task: Policy(
             algorithm.actor(task.name) if spec.many_tasks else algorithm,
@@ -229,7 +237,7 @@ def policies_from_checkpoint(
 
 
 def _by_task(joined: Any, task: Task, *, many: bool) -> Any:
-    """Return a task's part of what an algorithm for many tasks keeps by name, and others keep as it is."""
+    """Return a task's entry if the algorithm has many tasks, else the value itself."""
     return joined[task.name] if many else joined
 
 

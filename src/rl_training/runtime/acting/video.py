@@ -33,15 +33,15 @@ def record_episodes(
     label: str = "",
     generator: torch.Generator | None = None,
 ) -> list[Path]:
-    """Film one episode per seed for the run's `videos`, with sampled actions where a generator is given.
+    """Record one episode per seed in the run's `videos`, with sampled actions if a generator is given.
 
-    `label` tells the files of several tasks apart.
+    `label` is part of the file names, to distinguish several tasks.
     """
     if not seeds:
         return []
     writer_of = _video_writer()
     directory = checkpoint.run_dir / "videos"
-    slot = _filmed_slot(task)
+    slot = _video_slot(task)
     paths = []
     try:
         with storage_errors("videos", directory):
@@ -61,10 +61,10 @@ def record_episodes(
     return paths
 
 
-def check_filming(task: Task, seed: int) -> None:
-    """Refuse a task that cannot be filmed, before time is spent on its episodes."""
+def check_video(task: Task, seed: int) -> None:
+    """Raise an error for a task that cannot be rendered, before its episodes are played."""
     _video_writer()
-    slot = _filmed_slot(task)
+    slot = _video_slot(task)
     try:
         slot.reset(seed)
         _frame(slot, task.env_id)
@@ -72,10 +72,10 @@ def check_filming(task: Task, seed: int) -> None:
         slot.close()
 
 
-def _filmed_slot(task: Task) -> EnvSlot:
+def _video_slot(task: Task) -> EnvSlot:
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*render_mode")  # what is wrong is said below, or nothing is
+            warnings.filterwarnings("ignore", message=".*render_mode")  # reported below if it is a problem
             (slot,) = make_slots(task.env_id, task.env_kwargs, mode="evaluation", count=1, render_mode="rgb_array")
     except EnvironmentFailure as error:
         raise _no_pictures(task.env_id, error.__cause__ or error) from error
@@ -90,7 +90,7 @@ def _frame(slot: EnvSlot, env_id: str) -> np.ndarray:
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] not in (3, 4):
         given = f"{frame.dtype}{list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
         raise _no_pictures(env_id, TypeError(f"render() returned {given}"))
-    height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2  # the codec wants even sides
+    height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2  # the codec needs even sides
     return np.ascontiguousarray(frame[:height, :width])
 
 
@@ -104,7 +104,7 @@ def _no_pictures(env_id: str, cause: BaseException) -> AxiomError:
 
 @contextlib.contextmanager
 def _whole_file(path: Path) -> Iterator[Path]:
-    """Give a name beside `path` to write to, which becomes `path` at the end and is removed after an error."""
+    """Yield a temporary path beside `path`, which is renamed to `path` at the end or removed after an error."""
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     try:
         yield unfinished
@@ -112,7 +112,7 @@ def _whole_file(path: Path) -> Iterator[Path]:
             os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # earlier videos keep their place
+        with contextlib.suppress(OSError):  # earlier videos are kept
             path.parent.rmdir()
         raise
 

@@ -1,1 +1,1 @@
-"""What a run counts, logs, shows and leaves on disk."""
+"""Counters, metrics, progress and files of a run."""

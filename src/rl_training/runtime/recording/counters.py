@@ -1,4 +1,4 @@
-"""What a run knows about itself at any moment, saved with every checkpoint."""
+"""Counters and pending metrics of a run, saved with every checkpoint."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class RunCounters:
         self.metrics = RunningMeans()
         self.episodes = EpisodeStatistics()
         self.task_episodes: dict[str, EpisodeStatistics] = {}  # of the tasks of a suite
-        self.env_metrics = EnvironmentMetrics()  # what environments gave since the last row
-        self.logged = LoggedValues()  # what callbacks logged
+        self.env_metrics = EnvironmentMetrics()  # metrics of environments since the last row
+        self.logged = LoggedValues()  # metrics logged by callbacks
         self._times = {"time_collect": 0.0, "time_update": 0.0, "time_eval": 0.0}
         self._resolved: dict[str, float] = {}  # scheduled scalars at the latest step
         self._latest: dict[str, Any] = {}  # the latest value of every metric
@@ -57,7 +57,7 @@ class RunCounters:
         }
 
     def load_counters(self, state: Mapping[str, Any]) -> None:
-        """Put everything back."""
+        """Restore everything."""
         for name in _PLAIN:
             setattr(self, name, state[name.removeprefix("_")])
         self.metrics.load_state_dict(state["metrics"])
@@ -83,7 +83,7 @@ class RunCounters:
             self.task_episodes.setdefault(task, EpisodeStatistics()).add(episodes)
 
     def episode_metrics(self) -> dict[str, float]:
-        """Return what the latest training episodes say, over all and of each task of a suite."""
+        """Return the means over the latest training episodes, of all and of each task of a suite."""
         metrics = self.episodes.metrics()
         for task, episodes in self.task_episodes.items():
             metrics.update({f"{name}/{task}": value for name, value in episodes.metrics().items()})

@@ -14,14 +14,14 @@ _OWN_PREFIXES = ("train_", "eval_", "env_", "time_", "loss_", "learning_rate")
 
 
 class LoggedValues:
-    """Values by name, checked when they are given so that the callback at fault is the one that hears of it."""
+    """Values by name, checked when they are logged so that the error is raised in the callback at fault."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, float] = {}
-        self._names: set[str] = set()  # of all that was ever logged
+        self._names: set[str] = set()  # all names that were ever logged
 
     def add(self, name: str, value: float, *, taken: Container[str]) -> None:
-        """Keep a value for the next row; refuse names that are in `taken` and not the callbacks' own."""
+        """Keep a value for the next row; raise an error for names in `taken` that are not the callbacks' own."""
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
             raise AxiomError(f"event.log: a metric's name is text of 1 to {LONGEST_NAME} characters, not {name!r:.80}")
         own = name in _OWN_NAMES or name.startswith(_OWN_PREFIXES)
@@ -31,7 +31,7 @@ class LoggedValues:
         self._names.add(name)
 
     def take_into(self, row: dict[str, Any]) -> None:
-        """Move what waits into a row that is about to be written."""
+        """Move the pending values into a row that is about to be written."""
         taken = [name for name in self._waiting if name in row]
         if taken:
             raise AxiomError(f"event.log: {taken[0]!r} is a metric of the package itself; choose another name")
@@ -39,21 +39,21 @@ class LoggedValues:
         self._waiting.clear()
 
     def __bool__(self) -> bool:
-        """Whether something waits for a row."""
+        """Return whether values are pending."""
         return bool(self._waiting)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what waits and which names are known; nothing where nothing was ever logged."""
+        """Return the pending values and all names; empty if nothing was ever logged."""
         return {"waiting": dict(self._waiting), "names": sorted(self._names)} if self._names else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put everything back."""
+        """Restore the pending values and names."""
         self._waiting = dict(state.get("waiting", {}))
         self._names = set(state.get("names", ()))
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a finite number, whether it came as one of Python, NumPy or a tensor."""
+    """Return a Python float from a finite number of Python, NumPy or torch."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Metrics between two log rows: means of what updates report, kept as tensors until they are logged."""
+"""Metrics between two log rows: means over updates, kept as tensors until they are logged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_training.errors import NonFiniteError, RunFailure
 EPISODE_WINDOW = 100
 WALL_CLOCK_FIELDS = ("steps_per_second", "time_collect", "time_update", "time_eval")
 RESERVED_FIELDS = ("event", "global_step", "update_count", *WALL_CLOCK_FIELDS)
-"""What a row holds besides metrics."""
+"""Keys of a row that are not metrics."""
 
 
 class RunningMeans:
@@ -27,7 +27,7 @@ class RunningMeans:
 
     @property
     def names(self) -> Iterable[str]:
-        """The scalars that were reported since the last `clear`."""
+        """Names of the scalars reported since the last `clear`."""
         return self._sums.keys()
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
@@ -41,7 +41,7 @@ class RunningMeans:
                 self._counts[name] = 1
 
     def _checked(self, name: str, value: Any) -> Tensor:
-        """Refuse what an algorithm of the user's own may take for a metric."""
+        """Raise an error for values that are not scalar tensors, as a user's algorithm may return."""
         if not isinstance(value, Tensor) or value.numel() != 1 or value.dim():
             what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise RunFailure(
@@ -59,7 +59,7 @@ class RunningMeans:
         return {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
 
     def check_finite(self, step: int) -> None:
-        """Raise where a scalar is NaN or infinite, naming it and the step."""
+        """Raise an error that names the scalars that are NaN or infinite, and the step."""
         if not self._sums:
             return
         finite = self._stacked().isfinite()
@@ -72,27 +72,27 @@ class RunningMeans:
             )
 
     def _stacked(self) -> Tensor:
-        """Return the sums as one tensor; those of a checkpoint lie on the CPU until they are reported again."""
+        """Return the sums as one tensor; those from a checkpoint are on the CPU until they are reported again."""
         sums = self._sums.values()
         device = next((value.device for value in sums if value.device.type != "cpu"), torch.device("cpu"))
         return torch.stack([value.to(device, torch.float32) for value in sums])
 
     def clear(self) -> None:
-        """Start anew after a row was logged."""
+        """Reset after a row was logged."""
         self._sums.clear()
         self._counts.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was reported since the last row."""
+        """Return the sums since the last row."""
         return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on summing."""
+        """Restore the sums."""
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
 
 
 class Stopwatch:
-    """Adds the time of a block to a sum; a class, since a generator's block costs as much as a small product."""
+    """Adds the time of a block to a sum; a class, because a generator would cost as much as a small product."""
 
     def __init__(self, sums: dict[str, float], name: str) -> None:
         self._sums, self._name = sums, name
@@ -133,6 +133,6 @@ class EpisodeStatistics:
         return {"count": self.count, "latest": [list(episode) for episode in self._latest]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put the window back."""
+        """Restore the window."""
         self.count = state["count"]
         self._latest = deque(((value, length) for value, length in state["latest"]), maxlen=EPISODE_WINDOW)

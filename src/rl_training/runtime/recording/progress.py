@@ -1,4 +1,4 @@
-"""Progress for the person who waits: a live line on a terminal, plain lines in a pipe, both on stderr."""
+"""Progress reports on stderr: a live line on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE_WINDOW = 10.0
 
 
 def make_progress(*, quiet: bool = False, stream: TextIO | None = None) -> list[Callback]:
-    """Return the callbacks that report progress on `stream` (stderr unless given), none where it is quiet."""
+    """Return the callbacks that report progress on `stream` (default: stderr), none if `quiet`."""
     if quiet:
         return []
     target = sys.stderr if stream is None else stream
@@ -31,22 +31,22 @@ def make_progress(*, quiet: bool = False, stream: TextIO | None = None) -> list[
 
 
 class StepRate:
-    """Steps per second over the last seconds, evaluations and checkpoints included."""
+    """Steps per second over the last seconds, including evaluations and checkpoints."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._points: deque[tuple[float, int]] = deque()
 
     def add(self, step: int) -> None:
-        """Take note of the step that was reached."""
+        """Record the step that was reached."""
         now = self._clock()
         self._points.append((now, step))
-        # The oldest point outside the window stays: without it one long update would leave no rate.
+        # The oldest point outside the window is kept: without it there would be no rate after one long update.
         while len(self._points) > 2 and self._points[1][0] <= now - RATE_WINDOW:
             self._points.popleft()
 
     def per_second(self) -> float | None:
-        """Return the rate, or None before it can be known."""
+        """Return the rate, or None if it is not known yet."""
         if len(self._points) < 2:
             return None
         (earlier, first), (later, last) = self._points[0], self._points[-1]
@@ -54,7 +54,7 @@ class StepRate:
 
 
 class _Progress(Callback):
-    """What both forms share: where the run stands, in words."""
+    """Common parts of both forms of progress."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream = stream
@@ -64,41 +64,41 @@ class _Progress(Callback):
         self.eval_return: str | None = None
 
     def on_train_start(self, event: TrainingEvent) -> None:
-        """Say where the run lives and where it starts; it may be the next of several."""
+        """Report the run directory and the first step; the run may be the next of several."""
         self.rate = StepRate(self._clock)
         self.train_return = self.eval_return = None
         self.rate.add(event.step)
         if event.step >= event.total_timesteps:
-            self.say(f"the run is already complete at step {event.step:,}; --total-timesteps goes on beyond it")
+            self.write_line(f"the run is already complete at step {event.step:,}; --total-timesteps goes on beyond it")
         elif event.step:
-            self.say(f"going on at step {event.step:,} in {printable(str(event.run_dir))}")
+            self.write_line(f"going on at step {event.step:,} in {printable(str(event.run_dir))}")
         else:
-            self.say(f"training in {printable(str(event.run_dir))}")
+            self.write_line(f"training in {printable(str(event.run_dir))}")
 
     def on_update_end(self, event: TrainingEvent) -> None:
-        """Take note of the step and the training return."""
+        """Record the step and the training return."""
         self.rate.add(event.step)
         self.train_return = returns_text(event.metrics, "train_return_mean") or self.train_return
 
     def on_eval_end(self, event: TrainingEvent) -> None:
-        """Take note of the evaluation's return."""
+        """Record the evaluation's return."""
         self.rate.add(event.step)
         self.eval_return = returns_text(event.metrics, "eval_return_mean") or self.eval_return
 
     def rate_text(self) -> str:
-        """Return steps per second in words."""
+        """Return steps per second as text."""
         rate = self.rate.per_second()
         return "- steps/s" if rate is None else f"{rate:,.0f} steps/s"
 
     def remaining_text(self, event: TrainingEvent) -> str:
-        """Return the estimated time to the end in words."""
+        """Return the estimated time to the end as text."""
         rate = self.rate.per_second()
         if not rate:
             return "ETA -:--:--"
         return f"ETA {_duration((event.total_timesteps - event.step) / rate)}"
 
-    def say(self, line: str) -> None:
-        """Write one line; a reader who left must not end the run."""
+    def write_line(self, line: str) -> None:
+        """Write one line; a closed pipe must not end the run."""
         with contextlib.suppress(OSError, ValueError):
             print(line, file=self.stream, flush=True)
 
@@ -119,7 +119,7 @@ class ProgressLines(_Progress):
         ]
         if self.train_return is not None:
             parts.append(f"train return {self.train_return}")
-        self.say(", ".join(parts))
+        self.write_line(", ".join(parts))
 
     def on_eval_end(self, event: TrainingEvent) -> None:
         """Report the evaluation."""
@@ -128,18 +128,18 @@ class ProgressLines(_Progress):
         if "eval_return_mean" in metrics:
             suite = bool(by_task(metrics, "eval_return_mean"))
             spread = "" if suite else f" +- {number(metrics['eval_return_std'])}"
-            self.say(
+            self.write_line(
                 f"step {event.step:,}: eval return {self.eval_return}{spread} over {metrics['eval_episodes']} episodes"
             )
 
 
 class LoggedProgress(ProgressLines):
-    """The same lines as messages of the log, which travels to where it is read."""
+    """The same lines as log messages, which are forwarded to the sweep."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """Log one line."""
         logger.info("%s", line)
 
@@ -153,7 +153,7 @@ class ProgressBar(_Progress):
         self._task: Any = None
 
     def on_train_start(self, event: TrainingEvent) -> None:
-        """Show the line."""
+        """Show the live line."""
         super().on_train_start(event)
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
@@ -170,10 +170,10 @@ class ProgressBar(_Progress):
         )  # fmt: skip
         self._task = self._bar.add_task("", total=event.total_timesteps, **self._fields(event))
         self._bar.start()
-        console.show_cursor(True)  # a second signal ends the process before anyone could show it again
+        console.show_cursor(True)  # a second signal would end the process with a hidden cursor
 
     def on_update_end(self, event: TrainingEvent) -> None:
-        """Move the line."""
+        """Update the live line."""
         super().on_update_end(event)
         self._update(event)
 
@@ -206,12 +206,12 @@ class ProgressBar(_Progress):
 
 
 def by_task(metrics: Mapping[str, Any], name: str) -> dict[str, float]:
-    """Return a metric of each task of a suite, nothing where there is none."""
+    """Return a metric of each task of a suite, empty if there is none."""
     return {key.partition("/")[2]: value for key, value in metrics.items() if key.startswith(f"{name}/")}
 
 
 def returns_text(metrics: Mapping[str, Any], name: str) -> str | None:
-    """Return a mean return in words, one for each task of a suite: their mean would say nothing."""
+    """Return a mean return as text, one for each task of a suite, since their mean is not meaningful."""
     tasks = by_task(metrics, name)
     if tasks:
         return ", ".join(f"{task} {number(value)}" for task, value in tasks.items())
@@ -219,7 +219,7 @@ def returns_text(metrics: Mapping[str, Any], name: str) -> str | None:
 
 
 def number(value: float) -> str:
-    """Return a return in few characters."""
+    """Return a number in few characters."""
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 

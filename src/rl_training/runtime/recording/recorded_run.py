@@ -1,4 +1,4 @@
-"""A run that has a directory: what it writes there, what its callbacks hear, and how it ends."""
+"""A run with a run directory: writing its files, calling its callbacks, and its end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RecordedRun(RunCounters):
         """End the run after the current step."""
         self.stop_reason = self.stop_reason or reason
 
-    def say(self, sentence: str) -> None:
-        """Tell the user, and keep it in the metadata."""
+    def notify(self, sentence: str) -> None:
+        """Log a message to the user and record it in the metadata."""
         logger.warning("%s", sentence)
         self._recorder.notice(sentence)
 
@@ -45,22 +45,22 @@ class RecordedRun(RunCounters):
         return None if self._best is None else self.run_dir / self._best["path"]
 
     def _forget_best(self) -> None:
-        """Say that the best checkpoint is gone, and look for a new best from here on."""
+        """Report that the best checkpoint is missing, and start a new search for the best."""
         assert self._best is not None
-        self.say(f"{self._best['path']}, the best at that time, is gone; a new best is chosen from here on")
+        self.notify(f"{self._best['path']}, the best at that time, is gone; a new best is chosen from here on")
         self._best = None
 
     def _end(self, status: str, error: BaseException | None = None) -> None:
-        """Tell the callbacks how the run ended, write it down and close the files."""
+        """Call the callbacks about the end of the run, record it and close the files."""
         try:
             self.callbacks.call("on_train_end", self._event(status=status, error=error))
-            if self.logged and status == "completed":  # nothing else will be written
+            if self.logged and status == "completed":  # no further row will be written
                 self._record({"event": "train", "global_step": self.step})
         finally:
             self._recorder.finish(status, None if error is None else f"{type(error).__name__}: {error}")
 
     def _end_in_failure(self, error: BaseException) -> None:
-        """Tell the callbacks what went wrong and end the run."""
+        """Call the callbacks about an error and end the run."""
         try:
             self.callbacks.call("on_exception", self._event(status="failed", error=error))
         finally:

@@ -1,4 +1,4 @@
-"""What a run leaves on disk besides checkpoints: metric rows, evaluations, metadata, and a lock while it lives."""
+"""The files of a run besides checkpoints: metric rows, evaluations, metadata, and a lock while it runs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from rl_training.runtime.run_utils import serialize_train_config
 
 logger = logging.getLogger("rl_training")
 
-RESERVED_BYTES = 64 << 10  # several times what the metadata of a run with many tasks takes
+RESERVED_BYTES = 64 << 10  # several times the size of the metadata of a run with many tasks
 
 
 class RunRecorder:
     """The open files of one run directory."""
 
     def __init__(self, run_dir: Path, config: TrainConfig, *, resumed_at: int = 0) -> None:
-        """Take the run for this process and open its files; `resumed_at` is the step it goes on from."""
+        """Lock the run for this process and open its files; `resumed_at` is the step it continues from."""
         self.run_dir = run_dir
         refuse_links(run_dir)
         self._lock = hold_lock(
@@ -46,7 +46,7 @@ class RunRecorder:
             self._open(config, resumed_at)
         except BaseException:
             if self._lock is not None:
-                self._lock.close()  # the run is free for another attempt
+                self._lock.close()  # free the run for another attempt
             raise
 
     def _open(self, config: TrainConfig, resumed_at: int) -> None:
@@ -59,7 +59,7 @@ class RunRecorder:
         try:
             self._open_trackers(config, resumed_at)
         except BaseException as error:
-            # Nobody else knows of the run yet: it would count as running for ever.
+            # Without this, the run, which nobody else knows of yet, would be listed as running for ever.
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             self.finish(status, f"{type(error).__name__}: {error}")
             raise
@@ -72,15 +72,15 @@ class RunRecorder:
             self._sinks.append(WandbSink(tracking.wandb_params, self.run_dir, serialize_train_config(config)))
 
     def _reserve(self, size: int) -> None:
-        """Keep some space in the lock file, which nobody reads, for saying how the run ended on a full disk."""
+        """Reserve space in the lock file, so that the end of the run can be recorded on a full disk."""
         if self._lock is not None:
             with storage_errors("a lock", self.run_dir):
                 self._lock.truncate(0)
-                self._lock.write(os.urandom(size))  # what compresses well would keep no space
+                self._lock.write(os.urandom(size))  # compressible data would reserve no space
                 self._lock.flush()
 
     def cut_back(self, lengths: Mapping[str, int]) -> None:
-        """Cut the files back to the lengths that a checkpoint knew."""
+        """Truncate the files to the lengths stored in a checkpoint."""
         self._metrics.cut(lengths[METRICS])
         self._evaluations.cut(lengths[EVALUATIONS])
 
@@ -96,7 +96,7 @@ class RunRecorder:
             self._evaluations.write(row)
 
     def notice(self, sentence: str) -> None:
-        """Keep something the user was told, such as an inexact resume."""
+        """Record a message to the user, such as an inexact resume."""
         if sentence not in self.metadata["notices"]:
             self.metadata["notices"].append(sentence)
 
@@ -108,14 +108,14 @@ class RunRecorder:
         write_metadata(self.run_dir, self.metadata)
 
     def sync(self) -> dict[str, int]:
-        """Force the rows to the disk and return the files' lengths, for a checkpoint to cut back to."""
+        """Sync the rows to disk and return the files' lengths, which a checkpoint stores."""
         for name in (CONFIG, METADATA):
             if not (self.run_dir / name).is_file():
                 raise StorageError(f"cannot go on in {self.run_dir}: {name} is missing; {GONE}")
         return {METRICS: self._metrics.sync(), EVALUATIONS: self._evaluations.sync()}
 
     def finish(self, status: str, error: str | None) -> None:
-        """Write how the run ended, close the files and release the lock."""
+        """Record how the run ended, close the files and release the lock."""
         ended = {"status": status, "error": error, "finished_at_utc": utc_now()}
         try:
             try:
@@ -130,10 +130,10 @@ class RunRecorder:
                 with contextlib.suppress(OSError, StorageError):
                     self._reserve(0)
                 self._lock.close()
-                self._lock = None  # a callback that fails at the end lets the run end once more, as failed
+                self._lock = None  # a callback that fails at the end makes the run end again, as failed
 
     def _write_in_reserve(self, ended: Mapping[str, Any]) -> None:
-        """Write how the run ended in the space kept for it; what ended the run is told, not what goes wrong here."""
+        """Record the end of the run in the reserved space; an error here must not hide the one that ended the run."""
         try:
             self._reserve(0)
             self.update(**ended)

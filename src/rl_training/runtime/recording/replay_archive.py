@@ -1,4 +1,4 @@
-"""The rows of a replay on disk: written once as they come, and listed by every checkpoint that needs them."""
+"""The rows of a replay on disk: written once, and listed by every checkpoint that needs them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rl_training.experiment.storage.segments import read_segment, write_segment
 
 
 class ReplayArchive:
-    """Knows which rows are saved already, and where."""
+    """Tracks which rows are saved, and in which segments."""
 
     def __init__(self, replay: Replay, number: int = 0) -> None:
-        """`number` tells a run's replays apart."""
+        """`number` identifies a replay of the run."""
         self.replay = replay
         self.number = number
         self._entries: list[dict[str, Any]] = []
         self._marks = (0, 0)
 
     def save(self, run_dir: Path) -> list[dict[str, Any]]:
-        """Write the rows that came since the last call and return the entries of all that are still needed."""
+        """Write the rows added since the last call and return the entries of all segments that are still needed."""
         for ranges in self.replay.ranges_since(self._marks):
             first, last = ranges["observations"]
             name = f"replay_{first}_{last}" if self.number == 0 else f"replay{self.number}_{first}_{last}"
@@ -33,8 +33,8 @@ class ReplayArchive:
         return list(self._entries)
 
     def restore(self, run_dir: Path, entries: Sequence[Mapping[str, Any]], *, fork: bool) -> None:
-        """Put the replay's rows of a checkpoint back; a fork writes them anew in its own run."""
-        # Segments of runs that knew a single replay are not numbered.
+        """Restore the replay's rows of a checkpoint; a fork writes them again into its own run."""
+        # Segments from before there could be several replays have no number.
         entries = [entry for entry in entries if entry.get("replay", 0) == self.number]
         if self.replay.normalizers and not all(entry.get("raw", False) for entry in entries):
             raise CheckpointError(

@@ -1,4 +1,4 @@
-"""What a run left behind."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXACT, EPISODE_BOUNDARY = "exact", "episode-boundary"
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run left behind."""
+    """The result of a run."""
 
     run_dir: Path
     checkpoint_path: Path | None

@@ -1,4 +1,4 @@
-"""Where metric rows go: `metrics.jsonl`, TensorBoard, Weights & Biases."""
+"""Destinations of metric rows: `metrics.jsonl`, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Row = Mapping[str, Any]
 
 
 class MetricSink(Protocol):
-    """A place that takes rows of metrics."""
+    """A destination of metric rows."""
 
     def write(self, row: Row) -> None:
-        """Take one row; `global_step` is its position."""
+        """Write one row; `global_step` is its position."""
 
     def close(self) -> None:
         """Finish writing."""
 
 
 class JsonLines:
-    """An append-only file of JSON objects that can be cut back to an earlier length."""
+    """An append-only file of JSON objects that can be truncated to an earlier length."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,12 +40,12 @@ class JsonLines:
     def cut(self, length: int) -> None:
         """Keep the first `length` bytes."""
         with storage_errors(self.path.name, self.path.parent):
-            # Rows that somebody has removed must not come back as zeros.
+            # Rows that somebody has removed must not become zeros.
             self._file.truncate(min(length, self._file.seek(0, os.SEEK_END)))
             self._file.seek(0, os.SEEK_END)
 
     def write(self, row: Row) -> None:
-        """Append one row, readable at once."""
+        """Append one row and flush it."""
         line = json.dumps({key: plain_value(value) for key, value in row.items()}, allow_nan=False)
         with storage_errors(self.path.name, self.path.parent):
             self._file.write(line.encode() + b"\n")
@@ -53,7 +53,7 @@ class JsonLines:
         check_still_there(self._file, self.path)
 
     def sync(self) -> int:
-        """Force the rows to the disk and return the file's length."""
+        """Sync the rows to disk and return the file's length."""
         with storage_errors(self.path.name, self.path.parent):
             os.fsync(self._file.fileno())
         check_still_there(self._file, self.path)
@@ -68,7 +68,7 @@ class TensorBoardSink:
     """Event files for TensorBoard; the library is imported at the first row."""
 
     def __init__(self, directory: Path, *, resumed_at: int = 0) -> None:
-        """Write to a directory; what it already holds from step `resumed_at` on, TensorBoard then leaves out."""
+        """Write to a directory; TensorBoard then ignores earlier events from step `resumed_at` on."""
         self.directory = directory
         self.resumed_at = resumed_at
         self._writer: Any = None
@@ -154,7 +154,7 @@ def _now() -> float:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value that strict JSON can hold: not-a-number becomes null."""
+    """Return a value that strict JSON can represent: not-a-number becomes null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -1,1 +1,1 @@
-"""What is prepared and checked before a run starts or goes on."""
+"""Preparation and checks before a run starts or continues."""

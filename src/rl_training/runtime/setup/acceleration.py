@@ -1,17 +1,29 @@
-"""Whether faster twins step in for an algorithm's own code: asked once, when a run or a policy is set up."""
+"""Decides, once per run or policy, whether a kernel replaces parts of the algorithm's own code."""
 
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
+
+from rl_training.experiment.config import TrainConfig
 
 logger = logging.getLogger("rl_training")
 
 
-def accelerate(algorithm: Any, mode: str) -> dict[str, str | None]:
-    """Attach the kernel that knows the algorithm, if there is one; return its name, or the reason why there is none."""
+FEWEST_UPDATES = 2_000
+"""Gradient steps from which on a run gains more by compiled code than it takes to compile it."""
+
+
+def accelerate(algorithm: Any, mode: str, updates: float | None = None) -> dict[str, str | None]:
+    """Attach the kernel that knows the algorithm, if there is one; return its name, or the reason why there is none.
+
+    `updates` is about how many gradient steps the run takes, where kernels serve them alone.
+    """
     if mode == "off":
         return {"kernel": None, "reason": "switched off"}
+    if updates is not None and updates < FEWEST_UPDATES:
+        return {"kernel": None, "reason": f"about {updates:.0f} gradient steps are too few for compiling to pay"}
     try:
         from rl_training.kernels.door import attach
     except ImportError as error:
@@ -20,9 +32,21 @@ def accelerate(algorithm: Any, mode: str) -> dict[str, str | None]:
     return {"kernel": attached.kernel, "reason": attached.reason}
 
 
-def say_acceleration(found: dict[str, str | None]) -> None:
-    """Log in one line what accelerates the run, or why nothing does."""
+def log_acceleration(found: dict[str, str | None]) -> None:
+    """Log which kernel accelerates the run, or why none does."""
     if found["kernel"] is not None:
         logger.info("acceleration: the kernel `%s`", found["kernel"])
     else:
         logger.info("acceleration: none, %s", found["reason"])
+
+
+def planned_updates(config: TrainConfig, params: Any, loop: str) -> float | None:
+    """Return about how many gradient steps a configuration asks for, None where compiled code serves more than them."""
+    steps = config.total_timesteps
+    if loop == "on_policy":
+        rollout = params.num_steps * config.num_envs
+        minibatch = getattr(params, "minibatch_size", None) or rollout
+        return steps / rollout * getattr(params, "update_epochs", 1) * math.ceil(rollout / minibatch)
+    if loop == "off_policy":
+        return max(steps - params.learning_starts, 0) / params.train_interval * params.updates_per_round
+    return None

@@ -1,4 +1,4 @@
-"""From the names in `callbacks:` to the callbacks of a run."""
+"""Makes the callbacks named under `callbacks:`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rl_training.runtime.callbacks import Callback
 
 
 def check_named_callbacks(config: TrainConfig) -> None:
-    """Refuse names that are no callbacks, and arguments that those do not take; makes none of them."""
+    """Raise an error for names that are not callbacks and for arguments that they do not take; none is made."""
     for entry in named_callbacks(config.callbacks):
         _load_class(entry)
 
 
 def make_named_callbacks(config: TrainConfig) -> dict[str, Callback]:
-    """Make the callbacks of a run, by the keys that hold them."""
+    """Make the callbacks of a run, by their keys in the configuration."""
     made = {}
     for entry in named_callbacks(config.callbacks):
         kind = _load_class(entry)

@@ -1,4 +1,4 @@
-"""What this installation can do: versions, devices, extras, environments, trackers, disk."""
+"""Report on this installation: versions, devices, extras, environments, trackers, disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXTRAS = {
     "video": ("imageio", "imageio_ffmpeg", "pygame"),
     "wandb": ("wandb",),
 }
-# Of each family of environments one to try, and the distributions that it comes from.
+# One environment of each family to try, and the distributions that provide it.
 _FAMILIES = {
     "classic_control": ("CartPole-v1", ("gymnasium",)),
     "toy_text": ("FrozenLake-v1", ("gymnasium",)),
@@ -43,7 +43,7 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 def examine() -> dict[str, Any]:
-    """Return every finding by a name that stays the same between releases; nothing raises."""
+    """Return all findings by names that are stable between releases; no exception is raised."""
     findings: dict[str, Any] = {
         "axiomrl": __version__,
         "python": platform.python_version(),
@@ -70,7 +70,7 @@ def _version(distribution: str) -> str:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # half-installed
+    except (ImportError, ValueError):  # partly installed
         return False
 
 
@@ -86,7 +86,7 @@ def _tracker(name: str) -> str:
 
 
 def _environment(env_id: str, distributions: Sequence[str]) -> str:
-    """Take a step in one environment of a family and say whether it works, and with which versions."""
+    """Take a step in one environment of a family; return whether it works, and with which versions."""
     try:
         from rl_training.envs.make import check_environment, make_slots
 
@@ -99,13 +99,13 @@ def _environment(env_id: str, distributions: Sequence[str]) -> str:
     except MissingExtraError as error:
         return f"missing: {install_hint(error.extra)}"
     except Exception as error:
-        first_line = str(error).partition("\n")[0]  # of an environment's own error the traceback follows
+        first_line = str(error).partition("\n")[0]  # an environment's own error continues with a traceback
         return "fails: " + " ".join(f"{type(error).__name__}: {first_line}".split())
     return f"works with {', '.join(f'{name} {_version(name)}' for name in distributions)}"
 
 
 def _torch() -> dict[str, Any]:
-    """Probe PyTorch last: importing it takes longer than everything else together."""
+    """Probe PyTorch last: importing it takes longer than everything else."""
     try:
         import torch
 

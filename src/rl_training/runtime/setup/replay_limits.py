@@ -1,7 +1,7 @@
-"""Refuses a replay that memory or disk cannot hold, with the estimate, before a run directory exists.
+"""Refuses a replay that does not fit into memory or on disk, with an estimate, before a run directory exists.
 
-Memory is used as rows are filled, so what counts is what the run can fill: 20,000 steps never touch more of a replay of
-a million transitions.
+Memory is used as rows are filled, so the estimate counts the rows that the run can fill: 20,000 steps use only that
+part of a replay of a million transitions.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import env_params
+from rl_training.experiment.machine import available_memory, free_disk, in_words
 from rl_training.experiment.storage.segments import SEGMENTS
 from rl_training.runtime.collector import AnyReplay
 from rl_training.runtime.session import TrainingSession
-from rl_training.runtime.setup.machine import available_memory, free_disk, in_words
 
 
 @dataclass(frozen=True)
 class ReplayDemand:
-    """What a run asks of the machine for a replay of any capacity."""
+    """The memory and disk that a run needs for a replay of any capacity."""
 
     size: ReplaySize
     steps: int  # environment steps of the whole run
@@ -50,9 +50,9 @@ class ReplayDemand:
         *,
         stack: int | None = None,
     ) -> ReplayDemand:
-        """Reckon with the whole horizon; `action` and `mask` are examples of one step, [num_envs, ...].
+        """Estimate for the whole horizon; `action` and `mask` are examples of one step, [num_envs, ...].
 
-        `stack` is the number of frames observed together, by default what the configuration says.
+        `stack` is the number of stacked frames, by default that of the configuration.
         """
         interval = config.checkpoint_interval or max(1, config.total_timesteps // 10)
         return cls(
@@ -75,7 +75,7 @@ class ReplayDemand:
         )
 
     def rows(self, capacity: int) -> int:
-        """Return how many transitions the run can fill."""
+        """Return the number of transitions that the run can fill."""
         return min(capacity, self.steps)
 
     def memory(self, capacity: int) -> int:
@@ -83,10 +83,10 @@ class ReplayDemand:
         return (0 if self.memory_map else self.size.columns(self.rows(capacity))) + self.size.index(capacity)
 
     def disk(self, capacity: int) -> int:
-        """Return the bytes on disk: what checkpoints list together, and the replay itself where it lies in files.
+        """Return the bytes on disk: the segments of all checkpoints, and the replay itself if it is memory-mapped.
 
-        A checkpoint needs the whole replay, an older one also what has been overwritten since. The oldest goes when
-        the next is complete, so for a moment there is one more than are kept.
+        A checkpoint needs the whole replay, an older one also the rows overwritten since. The oldest is removed when
+        the next one is complete, so that for a moment there is one more than are kept.
         """
         rows = self.rows(capacity)
         listed = min(self.steps, rows + self.kept_checkpoints * min(self.checkpoint_interval, rows))
@@ -94,9 +94,9 @@ class ReplayDemand:
 
 
 def fitting_replay(session: TrainingSession, demand: ReplayDemand, make_replay: Callable[[], AnyReplay]) -> AnyReplay:
-    """Make a replay where memory and disk can hold what the run will fill of it, or say what would fit.
+    """Make a replay if memory and disk suffice for the rows that the run will fill, else say what would fit.
 
-    The replays that a session made before count too: they are filled at the same time.
+    The replays that a session made before count too, since they are filled at the same time.
     """
     params: ExperienceParams = session.params
     resumed = session.setup.resume_point
@@ -127,7 +127,7 @@ def fitting_replay(session: TrainingSession, demand: ReplayDemand, make_replay: 
 
 
 def _memory_problem(demand: ReplayDemand, params: ExperienceParams, available: int, free: int, *, fixed: bool) -> str:
-    """Return the refusal of a replay that is larger than the available memory, or nothing."""
+    """Return the error message for a replay that exceeds the available memory, or an empty string."""
     capacity, needed = params.buffer_size, demand.memory(params.buffer_size)
     if needed <= available:
         return ""
@@ -144,7 +144,7 @@ def _memory_problem(demand: ReplayDemand, params: ExperienceParams, available: i
 
 
 def _disk_problem(demand: ReplayDemand, params: ExperienceParams, place: Path, free: int, *, fixed: bool) -> str:
-    """Return the refusal of a replay whose files and checkpoints are larger than the free disk, or nothing."""
+    """Return the error message for a replay whose files and checkpoints exceed the free disk, or an empty string."""
     capacity, needed = params.buffer_size, demand.disk(params.buffer_size)
     if needed <= free:
         return ""
@@ -173,6 +173,6 @@ def _smaller(params: ExperienceParams, fits: Callable[[int], bool]) -> list[str]
 
 
 def _written(resumed: ResumePoint) -> int:
-    """Return the bytes of the replay that the run holds on disk already."""
+    """Return the bytes of the replay that the run already has on disk."""
     segments = resumed.checkpoint.run_dir / SEGMENTS
     return sum(path.lstat().st_size for path in segments.iterdir()) if segments.is_dir() else 0

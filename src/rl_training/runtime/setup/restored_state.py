@@ -1,7 +1,7 @@
-"""Is the state in a checkpoint one that its configuration and its components can take? Asked before anything is built.
+"""Checks that the state in a checkpoint fits its configuration and its components, before anything is built.
 
-A checkpoint may come from somebody else. Its hashes only say that it is whole: sizes must be those of the tensors it
-holds, and every value of a component's state of the kind that the component itself would write.
+A checkpoint may come from somebody else, and its hashes only show that it is complete: sizes must be those of its
+tensors, and every value in the state of a component must have the type that the component itself would write.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _NETWORK_SIZES = (
     "expert_size",
     "adapter_rank",
 )
-"""Parameters each of which needs at least as many weights."""
+"""Parameters that imply at least as many weights as their value."""
 
 
 @contextmanager
 def checkpoint_fits(checkpoint: Checkpoint) -> Iterator[None]:
-    """Turn the errors of loading a state that does not fit into a `CheckpointError`."""
+    """Turn the errors of loading an unfitting state into a `CheckpointError`."""
     try:
         yield
     except AxiomError:
         raise
-    except Exception as error:  # whatever a component makes of a state that is not its own
+    except Exception as error:  # any error that a component raises for an unfitting state
         algo, env_id = checkpoint.manifest.get("algo"), checkpoint.manifest.get("env_id")
         cause = str(error).split("\n")[0][:300] or type(error).__name__
         raise CheckpointError(
@@ -57,7 +57,7 @@ def checkpoint_fits(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def read_checked_state(checkpoint: Checkpoint, config: TrainConfig) -> dict[str, Any]:
-    """Return the state of a verified checkpoint after checking its form and the sizes in its configuration."""
+    """Return the state of a verified checkpoint after checking its structure and the sizes in its configuration."""
     from rl_training.experiment.storage.schemas import State, mismatch
 
     state: dict[str, Any] = read_state(checkpoint.path)
@@ -72,7 +72,7 @@ def read_checked_state(checkpoint: Checkpoint, config: TrainConfig) -> dict[str,
 
 
 def _upgrade(state: Any) -> None:
-    """Bring a state that an earlier release wrote into today's form."""
+    """Convert a state of an earlier release to the present structure."""
     learner = state.get("algorithm") if isinstance(state, dict) else None
     if isinstance(learner, dict) and "exploration_age" in learner:
         age = learner.pop("exploration_age")
@@ -80,7 +80,7 @@ def _upgrade(state: Any) -> None:
 
 
 def _check_network_sizes(checkpoint: Checkpoint, config: TrainConfig, learner: Mapping[str, Any]) -> None:
-    """Refuse a configuration of networks that are larger than the weights beside it."""
+    """Raise an error if the configured networks are larger than the weights in the checkpoint."""
     weights = _elements(learner)
     params = algorithm_params(config)
     for field in dataclasses.fields(params):
@@ -88,7 +88,7 @@ def _check_network_sizes(checkpoint: Checkpoint, config: TrainConfig, learner: M
         if field.name not in _NETWORK_SIZES or value is None:
             continue
         sizes = list(value) if isinstance(value, tuple) else [value]
-        # Two layers in a row have a weight for every pair.
+        # Two consecutive layers have a weight for every pair of units.
         products = [one * other for one, other in itertools.pairwise(sizes)]
         if max([*sizes, *products], default=0) > weights:
             raise CheckpointError(
@@ -104,7 +104,7 @@ def _elements(tree: Any) -> int:
 
 
 def check_num_envs(checkpoint: Checkpoint, config: TrainConfig, collector: Mapping[str, Any]) -> None:
-    """Refuse a number of environments that is not that of the observations in a collector's state."""
+    """Raise an error if the number of environments differs from that of the saved observations."""
     tasks = collector.get("tasks")
     states = list(tasks.values()) if isinstance(tasks, dict) else [collector]
     for state in states:
@@ -119,9 +119,9 @@ def check_num_envs(checkpoint: Checkpoint, config: TrainConfig, collector: Mappi
 
 
 def check_form(expected: Any, found: Any, place: str) -> None:
-    """Raise where a state has a value of another kind than a component's own: text for a number, another shape.
+    """Raise an error if a value differs in type from the component's own: text for a number, another shape.
 
-    What one of them has and the other does not is for `load_state_dict` to judge; None stands for what is not there.
+    Missing and additional entries are left to `load_state_dict`; None stands for a missing entry.
     """
     if expected is None or found is None:
         return
@@ -143,7 +143,7 @@ def check_form(expected: Any, found: Any, place: str) -> None:
 
 
 def check_collector_form(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Check a collector's state but for what grows with time; most of an environment's state only it can judge."""
+    """Check a collector's state except for parts that change in size; an environment checks most of its own state."""
     if "tasks" in expected:
         for name, task in expected["tasks"].items():
             check_collector_form(task, found["tasks"][name])
@@ -153,7 +153,7 @@ def check_collector_form(expected: Mapping[str, Any], found: Mapping[str, Any]) 
 
 
 def _check_axes(expected: Any, found: Any, place: str) -> None:
-    """Raise where an array of an environment has another number of axes; its sizes may change as it goes on."""
+    """Raise an error if an environment's array has another number of axes; its sizes may change over time."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         for key in expected.keys() & found.keys():
             _check_axes(expected[key], found[key], f"{place}.{key}")
@@ -174,7 +174,7 @@ def _without_growing(collector: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_replay_counts(collector: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> None:
-    """Raise where a replay's counts are not those of the rows in its segments."""
+    """Raise an error if a replay's counts differ from the rows in its segments."""
     states = [task["replay"] for task in collector["tasks"].values()] if "tasks" in collector else [collector["replay"]]
     for number, state in enumerate(states):
         own = [entry for entry in segments if entry.get("replay", 0) == number]
@@ -184,9 +184,9 @@ def check_replay_counts(collector: Mapping[str, Any], segments: Sequence[Mapping
 
 
 def check_actions(replay: Replay, space: gym.Space[Any]) -> None:
-    """Raise where a restored replay holds actions that a space of numbered ones does not have.
+    """Raise an error if a restored replay contains actions outside of a discrete space.
 
-    Compiled code counts on it: an index is not looked at twice.
+    Compiled code relies on this: it does not check indices.
     """
     if isinstance(space, gym.spaces.Discrete):
         for actions in (replay.columns["action"], replay.accumulator.state_dict()["action"]):

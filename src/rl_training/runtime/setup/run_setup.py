@@ -1,4 +1,4 @@
-"""What is prepared and checked before a run directory exists, so that a user's mistake leaves nothing behind."""
+"""Preparation and checks before a run directory exists, so that a user's mistake leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.run_utils import resolve_device
-from rl_training.runtime.setup.acceleration import accelerate, say_acceleration
+from rl_training.runtime.setup.acceleration import accelerate, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
 from rl_training.runtime.setup.restored_state import check_num_envs, read_checked_state
 from rl_training.runtime.setup.size_limits import check_sizes
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def _code_origin(resumed: ResumePoint | None) -> LoadedFrom | None:
-    """Say that the names of a resumed run were not written by the user now."""
+    """Return the origin of the names of a resumed run, which the user did not write now."""
     return None if resumed is None else loaded_from(resumed.checkpoint, trust_code=resumed.trust_code)
 
 
@@ -57,7 +57,7 @@ class RunSetup:
 
     def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
         origin = _code_origin(resume_point)
-        admit_algorithm(config.algo, origin)  # whose parameters the configuration is checked against
+        admit_algorithm(config.algo, origin)  # the configuration is checked against its parameters
         self.config = check_config(config)
         self.resume_point = resume_point
         admit_code(self.config, origin, written=_written_names(resume_point))
@@ -68,7 +68,7 @@ class RunSetup:
             raise MissingExtraError("tracking.wandb", "wandb")
         self.device: torch.device = resolve_device(self.config.device)
         self.state: dict[str, Any] | None = None
-        """The checkpoint to go on from, until it is loaded."""
+        """State of the checkpoint to continue from, until it is loaded."""
         if resume_point is not None:
             self.state = read_checked_state(resume_point.checkpoint, self.config)
             check_num_envs(resume_point.checkpoint, self.config, self.state["collector"])
@@ -81,7 +81,7 @@ class RunSetup:
         )
         self.replay_demands: list[ReplayDemand] = []  # of the replays made so far
         self.acceleration: dict[str, str | None] = {}
-        """The kernel that the algorithm learns by, or why there is none; known once the algorithm is made."""
+        """The kernel of the algorithm, or the reason why there is none; set when the algorithm is made."""
         threads = choose_threads(
             self.config,
             large_images=any(task.has_large_images for task in self.tasks),
@@ -97,7 +97,7 @@ class RunSetup:
 
     @property
     def place(self) -> Path:
-        """The directory for large files of the run: its own if it goes on, or the one that will hold it.
+        """The directory for large files of the run: its own if it continues, else its output directory.
 
         A run may have been moved since its configuration was written.
         """
@@ -105,14 +105,14 @@ class RunSetup:
         return self.config.output_dir if resumed is None or resumed.fork else resumed.checkpoint.run_dir
 
     def make_env(self, *, gamma: float, raw: bool = False) -> VectorEnv:
-        """Return the training environments of the only task; `raw` ones leave scaling to a replay."""
+        """Return the training environments of the only task; `raw` leaves scaling to a replay."""
         (task,) = self.tasks
         return task.make_env(gamma=gamma, raw=raw)
 
     def make_algorithm(self, generator: torch.Generator) -> Any:
-        """Return the algorithm for what the environments show and take, with random weights or those of `init`.
+        """Return the algorithm for the environments' spaces, with random weights or those of `init`.
 
-        The environments, which exist by now, get the observation statistics of `init` before anything is observed.
+        The environments, which have been made, get the observation statistics of `init` before their first observation.
         """
         seen = self._joined({task.task.name: task.seen_space for task in self.tasks})
         algorithm = self.spec.load_algorithm()(
@@ -126,22 +126,23 @@ class RunSetup:
         check_networks(algorithm, seen)
         if self.warm_start is not None:
             self.warm_start.apply(algorithm, self.tasks)
-        self.acceleration = accelerate(algorithm, self.config.acceleration)
-        say_acceleration(self.acceleration)
+        updates = planned_updates(self.config, self.params, self.spec.loop)
+        self.acceleration = accelerate(algorithm, self.config.acceleration, updates)
+        log_acceleration(self.acceleration)
         return algorithm
 
     def lineage(self) -> dict[str, Any] | None:
-        """Return what the run says about the run it started from, None where there is none."""
+        """Return the metadata entry about the run that this one started from, None if there is none."""
         if self.resume_point is not None:
             return self.resume_point.lineage()
         return None if self.warm_start is None else self.warm_start.lineage()
 
     def _joined(self, by_task: dict[str, Space[Any]]) -> Space[Any]:
-        """Return the tasks' spaces as one, in the form that the algorithm takes them."""
+        """Return the tasks' spaces joined in the form that the algorithm expects."""
         return joined_spaces(by_task) if self.spec.many_tasks else next(iter(by_task.values()))
 
     def make_policies(self, algorithm: Any) -> dict[Task, Policy]:
-        """Return the policy of each task, which follows the algorithm as it learns."""
+        """Return a policy for each task, which uses the algorithm's current weights."""
         return {
             task.task: Policy(
                 algorithm.actor(task.task.name) if self.spec.many_tasks else algorithm,
@@ -153,7 +154,7 @@ class RunSetup:
         }
 
     def goal_task(self) -> GoalTask:
-        """Return what reaching a goal is worth in a goal-conditioned environment."""
+        """Return reward and termination functions of goals in a goal-conditioned environment."""
         (slot,) = make_slots(self.config.env_id, self.config.env_kwargs, mode="training", count=1)
         if not slot.env.has_wrapper_attr("compute_reward"):
             raise ConfigError(
@@ -176,12 +177,12 @@ class RunSetup:
         )
 
     def normalizer_state_dict(self) -> dict[str, Any] | None:
-        """Return the state of the normalisers, by task where the algorithm has many; None is one that does nothing."""
+        """Return the state of the normalisers, by task if the algorithm has many; None for a task without any."""
         states = {task.task.name: task.normalizer_state_dict() for task in self.tasks}
         return states if self.spec.many_tasks else next(iter(states.values()))
 
     def load_normalizer_state_dict(self, state: Any) -> None:
-        """Put the state of the normalisers back."""
+        """Restore the state of the normalisers."""
         for task in self.tasks:
             task.load_normalizer_state_dict(state[task.task.name] if self.spec.many_tasks else state)
 
@@ -193,7 +194,7 @@ class RunSetup:
         }
 
     def close(self) -> None:
-        """Close the environments and put torch's settings back."""
+        """Close the environments and restore torch's settings."""
         self.torch.restore()
         for task in self.tasks:
             if task.env is not None:

@@ -1,7 +1,7 @@
-"""Refuses sizes that memory cannot hold, with the estimate, before anything of that size is made.
+"""Refuses sizes that do not fit into memory, with an estimate, before anything of that size is made.
 
-Estimates are what is needed at least, so that nothing is refused which would run. Replays have limits of their own
-(`replay_limits`), since disk counts there too.
+Estimates are lower bounds, so that nothing is refused which would run. Replays have their own limits (`replay_limits`),
+since they use disk as well.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from rl_training.envs.spaces import observation_kind
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import MODES, env_params
+from rl_training.experiment.machine import available_memory, in_words
 from rl_training.experiment.tasks import Task
 from rl_training.models.encoders import SMALL_IMAGE_FEATURES
-from rl_training.runtime.setup.machine import available_memory, in_words
 from rl_training.search.tree import EDGE, NODE
 
 FLOAT = 4
-COPIES_OF_A_WEIGHT = 4  # itself, its gradient, and what Adam keeps of earlier ones
-COPIES_OF_AN_OBSERVATION = 3  # a space holds the bounds of every number
+COPIES_OF_A_WEIGHT = 4  # itself, its gradient and Adam's two moments
+COPIES_OF_AN_OBSERVATION = 3  # a space contains the bounds of every number
 USUAL_STACK = 64  # frames
-ENVIRONMENT = 2_000  # bytes of one in Python, at least
-VECTOR_ENVIRONMENT = 64  # and of one among arrays
+ENVIRONMENT = 2_000  # bytes of an environment in Python, at least
+VECTOR_ENVIRONMENT = 64  # and of one in a vectorised environment
 WORKER = 20_000_000  # bytes of a process with an environment
-LARGEST_SHOWN = 10**24  # bytes: what is more can not be said as a float
-SEED = 36  # bytes of one in a list
+LARGEST_SHOWN = 10**24  # bytes; larger numbers are not shown
+SEED = 36  # bytes of a seed in a list
 STEP_BESIDES = 14  # bytes of a stored step besides observation and action
 
 
 class Demand(NamedTuple):
-    """What a setting asks for."""
+    """The memory that a setting needs."""
 
     key: str
-    """As the user writes it."""
+    """The key as the user writes it."""
     what: str
     memory: int
     """Bytes, at least."""
@@ -52,11 +52,11 @@ class Demand(NamedTuple):
 def check_sizes(
     config: TrainConfig, params: Any, spaces_by_task: Sequence[tuple[Space[Any], Space[Any]]], *, vector: bool
 ) -> None:
-    """Raise where a run would need more memory than there is.
+    """Raise an error if a run would need more memory than is available.
 
-    `spaces_by_task` are observation and action space of each task; `vector` says that its environments are arrays.
+    `spaces_by_task` are observation and action space of each task; `vector`: its environments are vectorised.
     """
-    # In this order: environments and networks that do not fit make everything after them too large as well.
+    # In this order: too many environments or too large networks make everything after them too large as well.
     refuse(_environment_demands(config, spaces_by_task, vector=vector))
     check_policy_size(params, spaces_by_task)
     for shown, taken in spaces_by_task:
@@ -64,7 +64,7 @@ def check_sizes(
 
 
 def check_policy_size(params: Any, spaces_by_task: Iterable[tuple[Space[Any], Space[Any]]]) -> None:
-    """Raise where the networks of a policy, or one search with them, would need more memory than there is."""
+    """Raise an error if a policy's networks, or one search with them, would need more memory than is available."""
     for shown, taken in spaces_by_task:
         refuse(_network_demands(params, shown, taken))
         if isinstance(params, PlanningParams):
@@ -72,12 +72,12 @@ def check_policy_size(params: Any, spaces_by_task: Iterable[tuple[Space[Any], Sp
 
 
 def check_observation_size(task: Task) -> None:
-    """Raise where stacked frames, or a screen, would need more memory than there is, before any is made."""
+    """Raise an error if stacked frames or a screen would need more memory than is available, before any is made."""
     for mode in MODES:
         params = env_params(task.env_kwargs, mode)
         if params.atari:
             size = params.screen_size**2 * (1 if params.grayscale else 3)
-        elif params.frame_stack > USUAL_STACK:  # fewer are not worth an environment to find out
+        elif params.frame_stack > USUAL_STACK:  # fewer frames are not worth making an environment
             size = observation_bytes(_single_frame(task))
         else:
             continue
@@ -93,12 +93,12 @@ def _single_frame(task: Task) -> Space[Any]:
 
 
 def check_episodes(key: str, count: int) -> None:
-    """Raise where the seeds of so many episodes would need more memory than there is."""
+    """Raise an error if the seeds of so many episodes would need more memory than is available."""
     refuse([_episodes_demand(key, count)])
 
 
 def refuse(demands: Iterable[Demand]) -> None:
-    """Raise a sentence for everything that is larger than the available memory."""
+    """Raise one error with a message for every demand that exceeds the available memory."""
     available = available_memory()
     problems = {}
     for demand in demands:
@@ -113,7 +113,7 @@ def refuse(demands: Iterable[Demand]) -> None:
 
 
 def observation_bytes(space: Space[Any]) -> int:
-    """Return the bytes of one observation as it is stored: floats in single precision."""
+    """Return the bytes of one stored observation: floats in single precision."""
     if isinstance(space, spaces.Dict):
         return sum(observation_bytes(part) for part in space.spaces.values())
     size = FLOAT if np.issubdtype(space.dtype, np.floating) else np.dtype(space.dtype).itemsize
@@ -121,7 +121,7 @@ def observation_bytes(space: Space[Any]) -> int:
 
 
 def observation_width(space: Space[Any]) -> int:
-    """Return how many features an encoder makes of an observation, at least."""
+    """Return a lower bound on the number of features that an encoder makes of an observation."""
     if isinstance(space, spaces.Dict):
         return sum(observation_width(part) for part in space.spaces.values())
     if observation_kind(space) == "image":
@@ -132,7 +132,7 @@ def observation_width(space: Space[Any]) -> int:
 
 
 def action_width(space: Space[Any]) -> int:
-    """Return how many outputs a policy has for an action."""
+    """Return the number of outputs of a policy for an action."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
@@ -146,7 +146,7 @@ def _episodes_demand(key: str, count: int) -> Demand:
 
 def _product(shape: Iterable[int]) -> int:
     product = 1
-    for size in shape:  # of Python's integers, which do not overflow
+    for size in shape:  # Python integers, which do not overflow
         product *= int(size)
     return product
 
@@ -165,15 +165,15 @@ def _environment_demands(
 
 
 def _network_demands(params: Any, shown: Space[Any], taken: Space[Any]) -> Iterator[Demand]:
-    if hasattr(params, "network_weights"):  # an algorithm of the user's own need not count
-        named = getattr(params, "encoder", None) is not None  # an encoder of the user's own may make one feature
+    if hasattr(params, "network_weights"):  # optional for a user's algorithm
+        named = getattr(params, "encoder", None) is not None  # a user's encoder may have as few as one feature
         weights = params.network_weights(1 if named else observation_width(shown), action_width(taken))
         what = f"networks of {weights} weights with their gradients and moments"
         yield Demand(_largest_setting(params, _NETWORK_SETTINGS), what, weights * FLOAT * COPIES_OF_A_WEIGHT)
 
 
 def _learning_demands(config: TrainConfig, params: Any, observation: int, actions: int) -> Iterator[Demand]:
-    """Yield what the steps to learn from take, and what is made of them."""
+    """Yield the memory for stored steps and for batches of them."""
     num_envs = config.num_envs
     if isinstance(params, OnPolicyParams):
         what = f"rollouts (num_steps {params.num_steps} x num_envs {num_envs})"
@@ -181,7 +181,7 @@ def _learning_demands(config: TrainConfig, params: Any, observation: int, action
     if isinstance(params, ReplayParams):
         what = f"incomplete returns (n_step {params.n_step} x num_envs {num_envs})"
         yield Demand("algo_kwargs.n_step", what, params.n_step * num_envs * (4 * observation + 4 * FLOAT))
-        # The batches of a round are drawn together, unless each depends on the errors of the one before.
+        # The batches of a round are sampled together, unless each depends on the errors of the previous one.
         batches = 1 if params.by_priority else max(1, num_envs // params.train_interval) * params.updates_per_round
         memory = batches * params.batch_size * (2 * observation + STEP_BESIDES)
         key = _largest_setting(params, ("batch_size", "gradient_steps", "train_interval"))
@@ -198,7 +198,7 @@ def _learning_demands(config: TrainConfig, params: Any, observation: int, action
 
 
 def _planning_demands(config: TrainConfig, params: PlanningParams, observation: int, actions: int) -> Iterator[Demand]:
-    """Yield what searches and windows of experience take."""
+    """Yield the memory for searches and for windows of experience."""
     again = int(params.batch_size * params.reanalyze_ratio) * (params.unroll_steps + 1)
     yield _search_demand(params, config.num_envs, actions)
     settings = ("num_simulations", "batch_size", "unroll_steps")
@@ -238,17 +238,17 @@ _NETWORK_SETTINGS = (
 
 
 def _largest_setting(params: Any, names: Sequence[str]) -> str:
-    """Return the key of the setting that lies furthest above its default."""
+    """Return the key of the setting that exceeds its default the most."""
     defaults = {field.name: field.default for field in dataclasses.fields(params)}
     present = [name for name in names if name in defaults]
-    if not present:  # an algorithm of the user's own may call its sizes otherwise
+    if not present:  # a user's algorithm may have other names for its sizes
         return "algo_kwargs"
     excess = {name: 1000 * _size(getattr(params, name)) // _size(defaults[name]) for name in present}
     return f"algo_kwargs.{max(present, key=lambda name: excess[name])}"
 
 
 def _size(value: Any) -> int:
-    """Return a size to compare, that of the widest and of the number of layers where there are several."""
+    """Return a size for comparison; for several layers, from the widest one and their number."""
     if isinstance(value, tuple):
         return max(1, max(value, default=1) * len(value))
     return max(1, value or 1)

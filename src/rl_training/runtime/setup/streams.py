@@ -11,7 +11,7 @@ import torch
 
 
 def derive_seeds(seed: int, *purpose: str | int, count: int = 1) -> list[int]:
-    """Return `count` seeds for a purpose; equal arguments give equal seeds, others independent ones."""
+    """Return `count` seeds for a purpose; equal arguments give equal seeds, different ones independent seeds."""
     key = tuple(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in purpose)
     state = np.random.SeedSequence(seed, spawn_key=key).generate_state(count, np.uint32)
     return [int(value) for value in state]
@@ -56,7 +56,7 @@ class Streams:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put every generator back to a saved state."""
+        """Restore the state of every generator."""
         for name, value in state["numpy"].items():
             self.numpy(name).bit_generator.state = value
         for name, value in state["torch"].items():

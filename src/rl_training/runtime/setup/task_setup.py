@@ -1,4 +1,4 @@
-"""One task of a run: its checked spaces, its training environments and what normalises them."""
+"""One task of a run: its checked spaces, its training environments and their normalisers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TaskSetup:
     """A task that the algorithm can learn, and its training environments once they are made."""
 
     def __init__(self, task: Task, config: TrainConfig, params: Any) -> None:
-        """Refuse what the algorithm cannot learn from."""
+        """Raise an error if the algorithm cannot learn the task."""
         self.task = task
         self.config = config
         check_observation_size(task)
@@ -39,7 +39,7 @@ class TaskSetup:
 
     @property
     def backend(self) -> tuple[str, str]:
-        """Which backend runs the training environments, and why."""
+        """The backend of the training environments, and the reason for it."""
         config, task = self.config, self.task
         return resolve_backend(task.env_id, task.env_kwargs, config.execution_backend, config.num_envs)
 
@@ -60,7 +60,7 @@ class TaskSetup:
             )
 
     def _check_turns(self, two_player: bool | None, training: bool, evaluation: bool) -> None:
-        """Refuse to learn for one player where two take turns, and the reverse: values would have the wrong sign."""
+        """Raise an error if `two_player` does not match the environment: values would have the wrong sign."""
         env_id = self.task.env_id
         if training and two_player is None:
             raise ConfigError(
@@ -82,16 +82,16 @@ class TaskSetup:
 
     @property
     def has_large_images(self) -> bool:
-        """Whether an observation is worth several threads."""
+        """Whether an observation is large enough to use several threads."""
         space = self.observation_space
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
         images = [image_layout(part.shape or ()) for part in parts if observation_kind(part) == "image"]
         return any(min(image.height, image.width) >= LARGE_IMAGE for image in images)
 
     def make_env(self, *, gamma: float, raw: bool = False) -> VectorEnv:
-        """Make the training environments, normalised as the configuration asks.
+        """Make the training environments, normalised as configured.
 
-        With `raw` they give everything as it is, for a replay that scales what is drawn from it.
+        With `raw` they return unscaled data, for a replay that scales what it samples.
         """
         config, task = self.config, self.task
         backend, reason = self.backend
@@ -105,28 +105,28 @@ class TaskSetup:
 
     @property
     def normalizers(self) -> Normalizers:
-        """What scales the observations and rewards of the training environments."""
+        """The normalisers of the training environments."""
         return normalizers_of(self.env)
 
     @property
     def seen_space(self) -> Space[Any]:
-        """The space of what the algorithm sees, which is scaled where the configuration asks for it."""
+        """The observation space of the algorithm, after normalisation if it is configured."""
         assert self.env is not None
         observation = self.normalizers.observation
         return self.env.observation_space if observation is None else observation.normalized_space
 
     def normalizer_state_dict(self) -> dict[str, Any] | None:
-        """Return the state of the normalisers, None where nothing is normalised."""
+        """Return the state of the normalisers, None if nothing is normalised."""
         return self.normalizers.state_dict() if self.normalizers else None
 
     def load_normalizer_state_dict(self, state: Any) -> None:
-        """Put the state of the normalisers back."""
+        """Restore the state of the normalisers."""
         if self.normalizers:
             self.normalizers.load_state_dict(state)
 
 
 def set_up_tasks(tasks: tuple[Task, ...], config: TrainConfig, params: Any) -> list[TaskSetup]:
-    """Return all tasks set up; what is wrong with one of a suite is said of its place in the list."""
+    """Return all tasks set up; error messages about a task of a suite name its place in the list."""
     found = []
     for number, task in enumerate(tasks):
         try:

@@ -1,4 +1,4 @@
-"""How many threads PyTorch gets, and why: by the network, by what this process may use, or as a checkpoint had it."""
+"""The number of PyTorch's threads, and its reason: the network, the resources of this process, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from rl_training.errors import AxiomError, CheckpointError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.runtime.setup.machine import CoreLimit, usable_cores
+from rl_training.experiment.machine import CoreLimit, usable_cores
 
 WIDEST_FOR_ONE_THREAD = 512
-# More threads than cores are slow and no mistake: a run from a larger machine is repeated bit for bit only with its
-# number. Nothing is repeated with more than any machine has; starting them would fail or take all memory.
+# More threads than cores are slow but not an error: a run from a larger machine is repeated bit for bit only with its
+# number. A number that no machine has is an error; starting them would fail or use up all memory.
 _MOST = 1024
 
 
@@ -27,7 +27,7 @@ class Threads:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are more threads than cores to run them on."""
+        """Whether there are more threads than usable cores."""
         return self.number > usable_cores().number
 
     def sentence(self) -> str:
@@ -39,7 +39,7 @@ class Threads:
 
 
 def choose_threads(config: TrainConfig, *, large_images: bool, hidden_sizes: tuple[int, ...] | None) -> Threads:
-    """Return how many threads suit the network: small ones run best on one, large ones on every core they may use."""
+    """Return the number of threads for the network: one for small ones, all usable cores for large ones."""
     if config.torch_threads is not None:
         _refuse_absurd(config.torch_threads, "torch_threads:", ConfigError)
         return Threads(config.torch_threads, "torch_threads is set")
@@ -68,6 +68,6 @@ def _refuse_absurd(number: int, place: str, error: type[AxiomError]) -> None:
 
 
 def _openmp_limit() -> list[CoreLimit]:
-    """Return the limit of OMP_NUM_THREADS; a list of numbers is for nested loops, of which PyTorch has none."""
+    """Return the limit of OMP_NUM_THREADS; of a list only the first number applies, as PyTorch has no nested loops."""
     text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return [CoreLimit(int(text), f"OMP_NUM_THREADS is {int(text)}")] if text.isdecimal() and int(text) > 0 else []

@@ -1,4 +1,4 @@
-"""PyTorch's process-wide settings for one run, put back afterwards."""
+"""PyTorch's process-wide settings for one run, restored afterwards."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ logger = logging.getLogger("rl_training")
 
 
 class TorchSetup:
-    """Applies thread count and determinism, and restores what was there."""
+    """Applies thread count and determinism, and restores the previous settings."""
 
     def __init__(self, *, threads: Threads, deterministic: bool, device: torch.device) -> None:
         self.threads = threads
-        # On the CPU every operation in use repeats bit for bit as it is.
+        # On the CPU all operations in use are deterministic.
         self.deterministic = deterministic and device.type == "cuda"
         self._previous: tuple[int, bool, bool] | None = None
 
     def apply(self) -> None:
-        """Take effect, and say how many threads there are."""
+        """Apply the settings and log the number of threads."""
         logger.log(logging.WARNING if self.threads.crowded else logging.INFO, "%s", self.threads.sentence())
         self._previous = (
             torch.get_num_threads(),
@@ -37,7 +37,7 @@ class TorchSetup:
             torch.backends.cudnn.benchmark = False
 
     def restore(self) -> None:
-        """Put the earlier settings back."""
+        """Restore the previous settings."""
         if self._previous is None:
             return
         threads, deterministic, benchmark = self._previous
@@ -54,5 +54,5 @@ class TorchSetup:
         self.restore()
 
     def describe(self) -> dict[str, Any]:
-        """Return what metadata records."""
+        """Return the settings for the metadata."""
         return {"torch_threads": self.threads.number, "torch_threads_reason": self.threads.reason}

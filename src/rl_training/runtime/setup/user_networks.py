@@ -1,4 +1,4 @@
-"""Networks of the user's own: encoders named by `algo_kwargs.encoder`, and checks of all networks before they learn."""
+"""User-defined encoders named by `algo_kwargs.encoder`, and checks of all networks before they learn."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CPU = torch.device("cpu")
 
 
 def encoder_argument(params: Any) -> dict[str, UserEncoder]:
-    """Return the argument `encoder` for an algorithm's constructor, or nothing where the parameters name none."""
+    """Return the argument `encoder` for an algorithm's constructor, or an empty dict if the parameters name none."""
     if not isinstance(params, EncoderParams) or params.encoder is None:
         return {}
     return {"encoder": UserEncoder(params.encoder, params.encoder_kwargs)}
 
 
 def check_networks(algorithm: Algorithm, space: Space[Any]) -> None:
-    """Raise where an algorithm's networks do not return what its losses take."""
+    """Raise an error if an algorithm's networks do not return what its losses need."""
     try:
         with torch.no_grad():
             algorithm.check_networks(sample_batch(space, ROWS, algorithm.device))
@@ -42,19 +42,19 @@ def check_networks(algorithm: Algorithm, space: Space[Any]) -> None:
 
 
 class UserEncoder:
-    """Makes the encoders of networks; it is what algorithms know as an `EncoderFactory`."""
+    """Makes the encoders of networks; an `EncoderFactory` for algorithms."""
 
     def __init__(self, name: str, kwargs: Mapping[str, Any]) -> None:
-        """`name` is `module:Name`, and was admitted by the run's setup."""
+        """`name` is `module:Name`, already admitted by the run's setup."""
         self.name = name
         self.kwargs = dict(kwargs)
         self._make = load_object(name, place=PLACE, fits=_is_module_class, wanted="encoder class (torch.nn.Module)")
-        self._weights: set[nn.Parameter] = set()  # of the encoders made so far
+        self._weights: set[nn.Parameter] = set()  # weights of the encoders made so far
 
     def __call__(self, space: Space[Any], *, orthogonal: bool, generator: torch.Generator) -> nn.Module:
-        """Return a checked encoder for an observation space; its weights come from torch's global generator.
+        """Return a checked encoder for an observation space; its weights are drawn from torch's global generator.
 
-        Algorithms seed that one from `generator` while they make their networks.
+        Algorithms seed the global generator from `generator` while they make their networks.
         """
         arguments = ", ".join(["observation_space", *(f"{key}={value!r}" for key, value in self.kwargs.items())])
         try:
@@ -72,7 +72,7 @@ class UserEncoder:
         return encoder
 
     def _check_module(self, encoder: Any) -> None:
-        """Raise where the object is no module that the networks and their optimizers can hold."""
+        """Raise an error if the object is not a module that networks and optimizers can contain."""
         if not isinstance(encoder, nn.Module):
             raise self._problem(f"gives an object of type {type(encoder).__name__}", "return a torch.nn.Module")
         width = getattr(encoder, "width", None)
@@ -95,7 +95,7 @@ class UserEncoder:
             raise self._problem("gives the same weights twice", "make new ones at each call, one per network")
 
     def _check_output(self, encoder: nn.Module, space: Space[Any]) -> None:
-        """Raise where a batch of observations becomes anything else than features [B, width]."""
+        """Raise an error if a batch of observations is not mapped to features [B, width]."""
         batch = sample_batch(space, ROWS, CPU)
         before, random = [buffer.clone() for buffer in encoder.buffers()], torch.get_rng_state()
         try:

@@ -1,4 +1,4 @@
-"""A new run that starts with another's weights and observation statistics (`init`), and with nothing else of it."""
+"""Starts a new run with the weights and observation statistics of another run (`init`)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_training.algorithms.base import Algorithm
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint, checkpoint_lineage, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, validate_config
 from rl_training.experiment.configuration.forks import network_differences
 from rl_training.experiment.registry import get_algorithm_spec
-from rl_training.runtime.protocols import Algorithm
 from rl_training.runtime.setup.restored_state import checkpoint_fits, read_checked_state
 from rl_training.runtime.setup.task_setup import TaskSetup
 
@@ -24,7 +24,8 @@ logger = logging.getLogger("rl_training")
 def with_fixed_init(config: TrainConfig) -> TrainConfig:
     """Return the configuration with `init` as the absolute path of one checkpoint.
 
-    A run directory means another checkpoint after its next save; all seeds of a sweep should start from one.
+    A run directory refers to another checkpoint after its next save; all seeds of a sweep should start from the same
+    one.
     """
     if config.init is None:
         return config
@@ -39,7 +40,7 @@ class WarmStart:
     """A checkpoint whose weights fit a configuration."""
 
     def __init__(self, config: TrainConfig, spaces: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of another algorithm, of other spaces or of other networks."""
+        """Raise an error for a checkpoint of another algorithm, of other spaces or of other networks."""
         fixed = with_fixed_init(config)
         assert fixed.init is not None
         try:
@@ -75,7 +76,7 @@ class WarmStart:
             raise ConfigError(f"init: the networks of {place} were built with other settings: {words}; use the same")
 
     def apply(self, algorithm: Algorithm, tasks: Sequence[TaskSetup]) -> None:
-        """Give an algorithm the weights, and the environments of its tasks the observation statistics."""
+        """Load the weights into an algorithm, and the observation statistics into the environments of its tasks."""
         state = read_checked_state(self.checkpoint, validate_config(self.checkpoint.config))
         with checkpoint_fits(self.checkpoint):
             algorithm.load_weights(state["algorithm"])
@@ -97,12 +98,12 @@ class WarmStart:
             task.load_normalizer_state_dict({**fresh, "observation": there})
 
     def lineage(self) -> dict[str, Any]:
-        """Return what the run says about where its weights come from."""
+        """Return the metadata entry about the origin of the weights."""
         return checkpoint_lineage(self.checkpoint, "init")
 
 
 def _form(space: Mapping[str, Any]) -> str:
-    """Return what networks depend on of a space as JSON: bounds may differ between tasks that are alike."""
+    """Return the parts of a JSON space that networks depend on; bounds may differ between similar tasks."""
     kind = space.get("type")
     if kind == "Dict":
         parts = ", ".join(f"{name}: {_form(part)}" for name, part in space["spaces"])

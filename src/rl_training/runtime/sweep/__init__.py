@@ -1,1 +1,1 @@
-"""Run the seeds of a sweep: one after another, in processes, or on a Ray cluster."""
+"""Execution of the seeds of a sweep: one after another, in processes, or on a Ray cluster."""

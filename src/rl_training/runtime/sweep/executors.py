@@ -1,6 +1,6 @@
-"""How the seeds of a sweep are executed: one small protocol, and its plainest form.
+"""How the seeds of a sweep are executed: the protocol, and the serial executor.
 
-Executors differ in where a seed is trained, never in what comes of it.
+Executors differ in where a seed is trained, never in the results.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from rl_training.runtime.signals import SignalGuard
 logger = logging.getLogger("rl_training")
 
 STARTED, SAID, ENDED = "started", "said", "ended"
-"""What a seed that is trained elsewhere tells the sweep: where it trains, a line of the log, what became of it."""
+"""Kinds of messages from a seed that is trained in another process: its run directory, a log line, its result."""
 
 Begin = Callable[[int], Runner]
-"""Tells the sweep that a seed's turn has come, and gets its runner."""
+"""Called when a seed begins; returns its runner."""
 Report = Callable[[BenchmarkRunRecord], None]
-"""Tells the sweep what is now known about a seed."""
+"""Called with the latest record of a seed."""
 
 
 class Executor(Protocol):
     """Trains the seeds of a sweep."""
 
     def prepare(self) -> None:
-        """Check that it can work, before anything is written."""
+        """Check that the executor can work, before anything is written."""
 
     def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
-        """Train every seed; report it when its run has started and when it has ended, in whatever way.
+        """Train every seed; report when its run has started and when it has ended.
 
-        Once a signal is received, no further seed begins, and those in training save and end.
+        After a signal no further seed begins, and those in training save and end.
         """
 
 
 @runtime_checkable
 class WatchableRunner(Runner, Protocol):
-    """A runner of one training that takes further callbacks."""
+    """A runner of one training that accepts further callbacks."""
 
     def watched_by(self, *callbacks: Callback) -> Runner:
         """Return the same runner with these callbacks added."""
@@ -57,14 +57,14 @@ class SerialExecutor:
     """One seed after another in this process."""
 
     def prepare(self) -> None:
-        """Nothing is needed."""
+        """Do nothing."""
 
     def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
         """Train the seeds in order."""
 
         def started(record: BenchmarkRunRecord) -> None:
             report(record)
-            if signals.received is not None:  # it came while the run was being set up; the run now has its own guard
+            if signals.received is not None:  # received during the setup of the run, which now has its own guard
                 signal.raise_signal(signals.received)
 
         for seed in seeds:
@@ -76,7 +76,7 @@ class SerialExecutor:
 
 
 def train_seed(seed: int, runner: Runner, started: Report, callbacks: Sequence[Callback] = ()) -> BenchmarkRunRecord:
-    """Run one seed and return what became of it, whatever happens; `started` is told where it trains."""
+    """Train one seed and return its record, also after a failure; `started` is called when its run has started."""
     watcher = _StartWatcher(seed, started)
     if isinstance(runner, WatchableRunner):
         runner = runner.watched_by(watcher, *callbacks)
@@ -102,10 +102,9 @@ def train_seed(seed: int, runner: Runner, started: Report, callbacks: Sequence[C
 def train_elsewhere(
     seed: int, runner: Runner, send: Callable[[str, Any], None], level: int, callbacks: Sequence[Callback] = ()
 ) -> BenchmarkRunRecord:
-    """Run one seed in a process that has nothing else to do, and `send` the sweep what it should know on the way.
+    """Train one seed in a process of its own, and `send` messages to the sweep.
 
-    That is `STARTED` with a record and, as often as something at or above `level` is logged, `SAID` with its level
-    and text.
+    These are `STARTED` with a record, and `SAID` with level and text for everything that is logged at `level` or above.
     """
     handler = _LogSender(send)
     logger.addHandler(handler)
@@ -119,7 +118,7 @@ def train_elsewhere(
 
 def _failure(seed: int, run_dir: Path | None, error: BaseException, seconds: float) -> BenchmarkRunRecord:
     interrupted = isinstance(error, KeyboardInterrupt)
-    if isinstance(error, SystemExit):  # an environment's, which must end neither the sweep nor pass for success
+    if isinstance(error, SystemExit):  # raised by an environment; it must neither end the sweep nor count as success
         error = RunFailure(f"the run was ended by a call of sys.exit({error.code!r}) inside it")
     expected = interrupted or isinstance(error, AxiomError)
     sentence = str(error) if expected else f"{type(error).__name__}: {error}"
@@ -136,7 +135,7 @@ def _failure(seed: int, run_dir: Path | None, error: BaseException, seconds: flo
 
 
 class _StartWatcher(Callback):
-    """Reports where a seed trains as soon as it does, so that a killed sweep can be continued."""
+    """Reports the run directory of a seed as soon as it trains, so that a killed sweep can be continued."""
 
     def __init__(self, seed: int, started: Report) -> None:
         self._seed, self._started = seed, started
@@ -148,7 +147,7 @@ class _StartWatcher(Callback):
 
 
 class _LogSender(logging.Handler):
-    """Sends what is logged to the sweep."""
+    """Sends log records to the sweep."""
 
     def __init__(self, send: Callable[[str, Any], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Seeds in processes of their own on this machine."""
+"""Trains seeds in processes on this machine."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from rl_training.runtime.sweep.executors import ENDED, SAID, Begin, Report, trai
 
 logger = logging.getLogger("rl_training")
 
-_IMPORTED = ("rl_training.runtime.session",)  # torch and all, which takes longer than a short training
-_SECONDS_BETWEEN_LOOKS = 0.1  # at signals; messages wake the sweep at once
+_IMPORTED = ("rl_training.runtime.session",)  # imports torch, which takes longer than a short training
+_SECONDS_BETWEEN_SIGNAL_CHECKS = 0.1  # messages wake the sweep immediately
 
 
 class ProcessExecutor:
-    """Up to `jobs` seeds at the same time, each in a fresh process."""
+    """Trains up to `jobs` seeds at the same time, each in a new process."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
         self._children: list[_Child] = []
 
     def prepare(self) -> None:
-        """Nothing is needed."""
+        """Do nothing."""
 
     def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
-        """Train the seeds; a child that dies is a failed seed and no more."""
+        """Train the seeds; a process that dies makes only its own seed fail."""
         waiting, told_to_stop = deque(seeds), False
         try:
             while self._children or (waiting and not told_to_stop):
@@ -47,9 +47,9 @@ class ProcessExecutor:
                     self._stop(signals.received)
                 while waiting and not told_to_stop and len(self._children) < self._jobs:
                     self._children.append(_Child.start(seed := waiting.popleft(), begin(seed)))
-                wait([child.connection for child in self._children], timeout=_SECONDS_BETWEEN_LOOKS)
+                wait([child.connection for child in self._children], timeout=_SECONDS_BETWEEN_SIGNAL_CHECKS)
                 for child in list(self._children):
-                    for record in child.news():
+                    for record in child.receive():
                         report(record)
                     if child.ended:
                         self._children.remove(child)
@@ -59,7 +59,7 @@ class ProcessExecutor:
             self._children.clear()
 
     def _stop(self, number: int) -> None:
-        """Hand a signal on to the runs; a child that has not begun one has nothing to save."""
+        """Forward a signal to the runs; a process that has not started its run has nothing to save."""
         for child in list(self._children):
             if child.started is not None:
                 child.send_signal(number)
@@ -82,14 +82,14 @@ class _Child:
     def start(cls, seed: int, runner: Runner) -> _Child:
         context = fresh_processes(*_IMPORTED)
         connection, theirs = context.Pipe(duplex=False)
-        # Not a daemon: its environments may need processes of their own.
+        # Not a daemon: its environments may need processes.
         process = context.Process(target=_train, args=(seed, runner, theirs, logger.getEffectiveLevel()))
         with _signals_held_back():
             process.start()
         theirs.close()
         return cls(seed, process, connection)
 
-    def news(self) -> list[BenchmarkRunRecord]:
+    def receive(self) -> list[BenchmarkRunRecord]:
         """Return the records that have arrived; a process that dies without its last one is a failed seed."""
         records: list[BenchmarkRunRecord] = []
         try:
@@ -105,13 +105,13 @@ class _Child:
         except (EOFError, OSError):
             self.ended = True
             self.process.join()
-            records.append(self._obituary())
+            records.append(self._death_record())
         if self.ended:
             self.process.join()
             self.connection.close()
         return records
 
-    def _obituary(self) -> BenchmarkRunRecord:
+    def _death_record(self) -> BenchmarkRunRecord:
         code = self.process.exitcode or 0
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         return BenchmarkRunRecord(
@@ -127,18 +127,18 @@ class _Child:
             os.kill(self.process.pid or 0, number)
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self.process.kill()
         self.process.join()
         self.connection.close()
 
 
 def _train(seed: int, runner: Runner, connection: Connection, level: int) -> None:
-    """Train one seed in this process and send what becomes of it."""
-    # A terminal's Ctrl-C must reach the sweep alone, which hands it on: a run takes a second signal for impatience.
+    """Train one seed in this process and send its records."""
+    # Ctrl-C on a terminal must reach only the sweep, which forwards it: a second signal would end the run immediately.
     os.setpgrp()
     for number in STOPPING:
-        signal.signal(number, signal.SIG_IGN)  # outside of the run, whose guard takes what is handed on
+        signal.signal(number, signal.SIG_IGN)  # ignored outside of the run, whose guard handles forwarded signals
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     threading.Thread(target=exit_with_parent, daemon=True).start()
     turn = threading.Lock()
@@ -152,7 +152,7 @@ def _train(seed: int, runner: Runner, connection: Connection, level: int) -> Non
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Start a process deaf to signals, until it has decided what to do about them."""
+    """Block signals while a process starts, until it has installed its handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Seeds as tasks on a Ray cluster whose machines need not share a disk (extra `ray`).
+"""Trains seeds as tasks on a Ray cluster whose machines need not share a disk (extra `ray`).
 
-The sweep keeps a copy of every run under its output directory, brought up to date with each checkpoint. When a node is
-lost, the copy is sent to another one, which goes on from there.
+The sweep keeps a copy of every run in its output directory, updated with each checkpoint. If a node is lost, the copy
+is sent to another one, which continues from there.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from rl_training.runtime.sweep.run_transfer import RunPacker, unpack_run
 logger = logging.getLogger("rl_training")
 
 FRUITLESS_ATTEMPTS = 3
-"""How often in a row a seed may lose its node without a newer checkpoint before it counts as failed."""
-_SECONDS_BETWEEN_LOOKS = 0.2
+"""How many times in a row a seed may lose its node without a newer checkpoint before it counts as failed."""
+_SECONDS_BETWEEN_SIGNAL_CHECKS = 0.2
 _SECONDS_TO_ANSWER = 10.0
 
 
 class RayExecutor:
-    """As many seeds at a time as the cluster has room for."""
+    """Trains as many seeds at a time as the cluster has resources for."""
 
     def __init__(self, address: str | None, output_dir: Path, *, gpus: int = 0) -> None:
-        """Use the cluster at `address`, by default the one of this machine, with so many GPUs for each seed."""
+        """Use the cluster at `address`, by default the one of this machine, with `gpus` GPUs per seed."""
         if find_spec("ray") is None:
             raise MissingExtraError("benchmark.executor: ray", "ray")
         self._address = address or os.environ.get("RAY_ADDRESS") or "auto"
@@ -46,12 +46,12 @@ class RayExecutor:
         self._gpus = gpus
 
     def prepare(self) -> None:
-        """Connect to the cluster and look whether it has what a seed needs."""
+        """Connect to the cluster and check that it has the resources for a seed."""
         import ray
 
         if not ray.is_initialized():
             try:
-                _knock(self._address)
+                _check_listening(self._address)
                 ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(
@@ -64,13 +64,13 @@ class RayExecutor:
             raise AxiomError(f"the Ray cluster has no {' and no '.join(lacking)} to train on; add a node that has")
 
     def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
-        """Train the seeds; one that loses its node goes on elsewhere."""
+        """Train the seeds; one that loses its node continues on another."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
-        # A fresh process for each seed, as with `processes`; retries are the sweep's own.
+        # A new process for each seed, as with `processes`; the sweep itself makes retries.
         task = ray.remote(max_calls=1)(train_on_node).options(num_cpus=1, num_gpus=self._gpus, max_retries=0)
         tasks: dict[Any, RemoteSeed] = {}
 
@@ -87,7 +87,7 @@ class RayExecutor:
                     told_to_stop = True
                     _stop(signals.received, mailbox, tasks)
                 ended, _ = ray.wait(list(tasks), num_returns=len(tasks), timeout=0)
-                _read(mailbox, {seed.number: seed for seed in tasks.values()})  # all that the ended ones have sent
+                _read(mailbox, {seed.number: seed for seed in tasks.values()})  # all messages of the ended seeds
                 for reference in ended:
                     seed = tasks.pop(reference)
                     try:
@@ -103,15 +103,15 @@ class RayExecutor:
             ray.kill(mailbox)
 
 
-def _knock(address: str) -> None:
-    """Raise where nothing listens: Ray itself would try for many minutes."""
+def _check_listening(address: str) -> None:
+    """Raise an error if nothing listens at the address: Ray itself would try for many minutes."""
     if address != "auto":
         host, _, port = address.removeprefix("ray://").rpartition(":")
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
 
 
 def _stop(number: int, mailbox: Any, tasks: Mapping[Any, RemoteSeed]) -> None:
-    """Hand a signal on to the runs; a task that has not begun one has nothing to save."""
+    """Forward a signal to the runs; a task that has not started its run has nothing to save."""
     import ray
 
     ray.get(mailbox.stop.remote(number))
@@ -121,17 +121,17 @@ def _stop(number: int, mailbox: Any, tasks: Mapping[Any, RemoteSeed]) -> None:
 
 
 def _read(mailbox: Any, seeds: Mapping[int, RemoteSeed]) -> None:
-    """Pass on every message that has arrived; one of an earlier attempt comes from a node that was given up."""
+    """Deliver all messages that have arrived, except those of earlier attempts on lost nodes."""
     import ray
 
-    for number, attempt, kind, content in ray.get(mailbox.take.remote(_SECONDS_BETWEEN_LOOKS)):
+    for number, attempt, kind, content in ray.get(mailbox.take.remote(_SECONDS_BETWEEN_SIGNAL_CHECKS)):
         seed = seeds.get(number)
         if seed is not None and seed.attempt == attempt:
             seed.receive(kind, content)
 
 
 class RemoteSeed:
-    """A seed that is trained elsewhere, and the copy of its run in this place."""
+    """A seed that is trained on another machine, and the local copy of its run."""
 
     def __init__(self, number: int, runner: Runner, output_dir: Path, report: Report) -> None:
         if not isinstance(runner, MovableRunner):
@@ -139,16 +139,16 @@ class RemoteSeed:
         self.number, self.attempt = number, 0
         self.in_training = False
         self._runner, self._output_dir, self._report = runner, output_dir, report
-        self._run_dir = runner.resume_from  # the copy
+        self._run_dir = runner.resume_from  # the local copy
         self._run_name = ""
         self._arriving: IO[bytes] | None = None
         self._step_at_start, self._fruitless = -1, 0
 
     def next_attempt(self, store: Callable[[bytes], Any]) -> tuple[Assignment, list[Any]]:
-        """Return what a worker needs: what to do, and where the parts of the run so far are stored."""
+        """Return the assignment of a worker, and references to the stored parts of the run so far."""
         self.attempt += 1
         self.in_training = False
-        if self._arriving is not None:  # half of a delivery, whose other half is lost
+        if self._arriving is not None:  # an incomplete archive, whose remaining parts are lost
             self._arriving.close()
             self._arriving = None
         self._step_at_start = self._newest_step()
@@ -170,7 +170,7 @@ class RemoteSeed:
         return assignment, archive
 
     def receive(self, kind: str, content: Any) -> None:
-        """Take a message of the worker."""
+        """Handle a message of the worker."""
         if kind == SAID:
             level, text = content
             logger.log(level, "seed %d: %s", self.number, text)
@@ -202,7 +202,7 @@ class RemoteSeed:
         self._report(BenchmarkRunRecord(self.number, self._run_dir, status=RUNNING))
 
     def end(self, record: BenchmarkRunRecord) -> None:
-        """Report the end of the training, with the paths of this place."""
+        """Report the end of the training, with local paths."""
         copy = self._run_dir
         self._report(record if copy is None or record.run_dir is None else record.moved_to(copy))
 
@@ -211,7 +211,7 @@ class RemoteSeed:
         self._report(BenchmarkRunRecord(self.number, self._run_dir, status=FAILED, error=sentence))
 
     def may_try_again(self, cause: str) -> bool:
-        """Say what becomes of a seed whose node is lost, and give it up after too many attempts in vain."""
+        """Return whether a seed whose node was lost is tried again; after too many attempts report a failure."""
         reached = self._newest_step()
         self._fruitless = 0 if reached > self._step_at_start else self._fruitless + 1
         if self._fruitless >= FRUITLESS_ATTEMPTS:
@@ -222,7 +222,7 @@ class RemoteSeed:
         return True
 
     def _newest_step(self) -> int:
-        """Return the step of the newest sound checkpoint in this place, -1 where there is none."""
+        """Return the step of the newest undamaged local checkpoint, -1 if there is none."""
         if self._run_dir is None:
             return -1
         try:

@@ -1,7 +1,7 @@
-"""The far side of `RayExecutor`: one seed on some machine, and the mailbox through which it reports.
+"""The worker of `RayExecutor`: trains one seed on some machine and reports through a mailbox.
 
-The worker trains in a temporary directory and sends every checkpoint as it is written: whatever happens to the machine
-then, the sweep can go on from the last one.
+The worker trains in a temporary directory and sends every checkpoint as soon as it is written, so that the sweep can
+continue from the last one if the machine is lost.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ PART, PACKED = "part", "packed"
 """Further messages to the sweep: a part of an archive of the run's changes, and its end with the names of all files."""
 
 _MAILBOX_SIZE = 32  # messages; a fast worker waits for the sweep
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_SIGNAL_CHECKS = 0.5
 
 
 @runtime_checkable
 class MovableRunner(WatchableRunner, Protocol):
-    """A runner that can be sent elsewhere and train there."""
+    """A runner that can be sent to another machine and train there."""
 
     @property
     def resume_from(self) -> Path | None:
-        """The run directory that it goes on with."""
+        """The run directory to continue, if any."""
 
     def placed_in(self, output_dir: Path, resume_from: Path | None) -> MovableRunner:
-        """Return the same training under another output directory."""
+        """Return the same training with another output directory."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is told."""
+    """The instructions for a worker."""
 
     seed: int
     attempt: int
     runner: MovableRunner
     run_name: str | None
-    """Name of the run to go on with, whose archive comes along; None starts a new one."""
+    """Name of the run to continue, whose archive is sent along; None starts a new run."""
     file_names: tuple[str, ...]
     """Its files."""
     argv: tuple[str, ...]
@@ -60,18 +60,18 @@ class Assignment:
 
 
 class Mailbox:
-    """An actor beside the sweep: workers leave messages, and ask whether a signal has come."""
+    """A Ray actor beside the sweep: workers send messages through it, and query whether a signal was received."""
 
     def __init__(self) -> None:
         self._messages: asyncio.Queue[Any] = asyncio.Queue(_MAILBOX_SIZE)
         self._signal: int | None = None
 
     async def put(self, message: Any) -> None:
-        """Leave a message, as soon as there is room."""
+        """Add a message; wait while the mailbox is full."""
         await self._messages.put(message)
 
     async def take(self, seconds: float) -> list[Any]:
-        """Return what has arrived, after waiting up to `seconds` for something."""
+        """Return the messages that have arrived, after waiting up to `seconds` for the first."""
         for _ in range(max(1, round(seconds / 0.01))):
             if not self._messages.empty():
                 break
@@ -79,20 +79,20 @@ class Mailbox:
         return [self._messages.get_nowait() for _ in range(self._messages.qsize())]
 
     async def stop(self, number: int) -> None:
-        """Let every worker know of a signal."""
+        """Store a signal for all workers."""
         self._signal = number
 
     async def signal(self) -> int | None:
-        """Return the signal that has come."""
+        """Return the signal that was received, if any."""
         return self._signal
 
 
 def train_on_node(assignment: Assignment, mailbox: Any, archive: Sequence[Any]) -> BenchmarkRunRecord:
-    """Train a seed on this machine and return what became of it; `archive` refers to the parts of the run so far."""
+    """Train a seed on this machine and return its record; `archive` refers to the parts of the run so far."""
     import ray
 
     _check_versions(assignment.versions)
-    sys.argv[:] = assignment.argv  # what the run's metadata should say
+    sys.argv[:] = assignment.argv  # recorded in the run's metadata
 
     def send(kind: str, content: Any) -> None:
         ray.get(mailbox.put.remote((assignment.seed, assignment.attempt, kind, content)))
@@ -107,15 +107,15 @@ def train_on_node(assignment: Assignment, mailbox: Any, archive: Sequence[Any]) 
             run_dir = Path(folder) / assignment.run_name
             parts = PartReader(ray.get(part) for part in archive)
             unpack_run(io.BufferedReader(parts), run_dir, assignment.file_names)
-        courier = _Courier(send, signal_received, known=run_dir)
+        sender = _RunSender(send, signal_received, known=run_dir)
         runner = assignment.runner.placed_in(Path(folder), run_dir)
-        record = train_elsewhere(assignment.seed, runner, send, assignment.log_level, [courier])
-        courier.deliver()
+        record = train_elsewhere(assignment.seed, runner, send, assignment.log_level, [sender])
+        sender.deliver()
         return record
 
 
 def _check_versions(expected: Mapping[str, str | None]) -> None:
-    """Refuse to train where other versions would round differently."""
+    """Raise an error if package versions differ, since results could be rounded differently."""
     here = dependency_versions()
     different = [
         f"{name} {here[name]} instead of {version}"
@@ -126,15 +126,15 @@ def _check_versions(expected: Mapping[str, str | None]) -> None:
         raise AxiomError(f"node {os.uname().nodename} has {', '.join(different)}; install the same versions everywhere")
 
 
-class _Courier(Callback):
-    """Sends every checkpoint home, and hands a signal that came there to the run."""
+class _RunSender(Callback):
+    """Sends every checkpoint to the sweep, and forwards signals from the sweep to the run."""
 
     def __init__(
         self, send: Callable[[str, Any], None], signal_received: Callable[[], int | None], *, known: Path | None
     ) -> None:
         self._send, self._signal_received = send, signal_received
         self._packer = None if known is None else RunPacker(known, all_known=True)
-        self._running = threading.Lock()  # held while the run must not be given a signal
+        self._running = threading.Lock()  # held while the run must not receive a signal
         self._ended = threading.Event()
 
     def on_train_start(self, event: TrainingEvent) -> None:
@@ -149,13 +149,13 @@ class _Courier(Callback):
             self._ended.set()
 
     def deliver(self) -> None:
-        """Send what has changed, if a run was begun."""
+        """Send the changes, if a run was started."""
         if self._packer is not None:
             names = self._packer.pack(lambda part: self._send(PART, part))
             self._send(PACKED, names)
 
     def _watch(self) -> None:
-        while not self._ended.wait(_SECONDS_BETWEEN_LOOKS):
+        while not self._ended.wait(_SECONDS_BETWEEN_SIGNAL_CHECKS):
             number = self._signal_received()
             if number is not None:
                 with self._running:

@@ -1,7 +1,7 @@
-"""A run directory on its way between machines that share no disk: packed whole, or only what changed since last time.
+"""Transfer of a run directory between machines without a shared disk: complete, or only the changes.
 
-Files travel as a tar archive in an order that keeps the arriving copy sound at every moment: rows and segments before
-the checkpoints that count on them, a checkpoint's manifest after its files, pointers after what they name.
+Files are sent as a tar archive in an order that keeps the receiving copy valid at every moment: rows and segments
+before the checkpoints that need them, a checkpoint's manifest after its files, pointers after their targets.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ PART_BYTES = 4 << 20
 
 
 class RunPacker:
-    """Packs what changed in a run directory since it was packed last."""
+    """Packs the files of a run directory that changed since the last call."""
 
     def __init__(self, run_dir: Path, *, all_known: bool = False) -> None:
-        """Start with everything unsent, or with `all_known` where the other side has the directory as it is."""
+        """Start with all files unsent, or with `all_known` if the receiver has the directory as it is."""
         self.run_dir = run_dir
         self._sent = _fingerprints(run_dir) if all_known else {}
 
     def pack(self, send: Callable[[bytes], None]) -> list[str]:
-        """Send the changes in parts, and return the names of all files the run has now."""
+        """Send the changes in parts, and return the names of all present files."""
         current = _fingerprints(self.run_dir)
         with tarfile.open(fileobj=_PartWriter(send), mode="w|", bufsize=PART_BYTES) as archive:
             for name, fingerprint in current.items():
@@ -44,9 +44,9 @@ class RunPacker:
 
 
 def unpack_run(parts: IO[bytes], run_dir: Path, names: Iterable[str], *, output_dir: Path | None = None) -> None:
-    """Bring a run directory up to date from an archive of its changes; afterwards it holds `names` and no other file.
+    """Update a run directory from an archive of changes; afterwards it contains exactly the files `names`.
 
-    `output_dir` becomes that of the run's configuration: it was trained under another one.
+    `output_dir` replaces that of the run's configuration, which was another one on the other machine.
     """
     with storage_errors("a run that was trained elsewhere", run_dir):
         with tarfile.open(fileobj=parts, mode="r|") as archive:
@@ -71,7 +71,7 @@ def unpack_run(parts: IO[bytes], run_dir: Path, names: Iterable[str], *, output_
 
 
 class PartReader(io.RawIOBase):
-    """Reads the parts of an archive one after another, holding one at a time."""
+    """Reads the parts of an archive one after another, with one in memory at a time."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
@@ -82,7 +82,7 @@ class PartReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer as far as the present part goes."""
+        """Fill the buffer from the current part."""
         if not self._rest:
             self._rest = next(self._parts, b"")
         count = min(len(buffer), len(self._rest))
@@ -103,13 +103,13 @@ class _PartWriter(io.RawIOBase):
 
 
 def _fingerprints(run_dir: Path) -> dict[str, Any]:
-    """Return something for every file of a run that changes when the file does, in the order of sending."""
+    """Return a value for every file of a run that changes with the file, in the order of sending."""
     found = {}
     for folder, directories, files in os.walk(run_dir):
         links = [name for name in directories if (Path(folder) / name).is_symlink()]
         for path in (Path(folder) / name for name in [*files, *links]):
             if path.name.startswith("."):
-                continue  # locks and what is still being written
+                continue  # locks and unfinished files
             status = path.lstat()
             content = os.readlink(path) if path.is_symlink() else (status.st_mtime_ns, status.st_size)
             found[path.relative_to(run_dir).as_posix()] = content
@@ -129,7 +129,7 @@ def _turn(entry: tuple[str, Any]) -> tuple[int, str]:
 
 
 def _safe(name: str) -> str:
-    """Return the name of a file within a run directory, or refuse one that leads out of it."""
+    """Return the name of a file within a run directory; raise an error if it leads out of it."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise StorageError(f"a run that was trained elsewhere holds the file {name!r}, which leads out of it")

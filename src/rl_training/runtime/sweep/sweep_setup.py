@@ -1,4 +1,4 @@
-"""From a configuration with seeds to the runner of its sweep, new or continued."""
+"""Makes the runner of a sweep, new or continued, from a configuration with seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.own_code.run_code import admit_code, loaded_from_sweep
 from rl_training.experiment.own_code.user_code import CodeUse, adopted
 from rl_training.experiment.runs import give_up_run
-from rl_training.experiment.sweeps import COMPLETED, SeedSweepPlan, resolve_benchmark_seeds
+from rl_training.experiment.sweeps import (
+    COMPLETED,
+    SeedSweepPlan,
+    chosen_executor,
+    jobs_at_once,
+    resolve_benchmark_seeds,
+)
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.recording.result import TrainResult
 from rl_training.runtime.runner import BenchmarkRunner
@@ -29,32 +35,32 @@ from rl_training.runtime.sweep.ray_executor import RayExecutor
 
 logger = logging.getLogger("rl_training")
 
-# What may differ between a sweep and its continuation: it decides where things happen, not what comes of them.
+# Settings that may differ between a sweep and its continuation: they affect where seeds are trained, not the results.
 _OPEN_KEYS = ("seed", "output_dir", "benchmark")
 
 
 @dataclass(frozen=True)
 class SeedRunner:
-    """The run of one seed, as data that another process can be sent."""
+    """The run of one seed, as data that can be sent to another process."""
 
     manager: ExperimentManager
     config: TrainConfig
     resume_from: Path | None = None
     callbacks: tuple[Callback, ...] = ()
     code: tuple[CodeUse, ...] = ()
-    """What the names of the configuration mean in the process that set the sweep up."""
+    """The code that the names of the configuration refer to in the process that set up the sweep."""
 
     def watched_by(self, *callbacks: Callback) -> SeedRunner:
         """Return the same runner with these callbacks added."""
         return dataclasses.replace(self, callbacks=(*self.callbacks, *callbacks))
 
     def placed_in(self, output_dir: Path, resume_from: Path | None) -> SeedRunner:
-        """Return the same training under another output directory."""
+        """Return the same training with another output directory."""
         config = dataclasses.replace(self.config, output_dir=output_dir)
         return dataclasses.replace(self, config=config, resume_from=resume_from)
 
     def run(self) -> TrainResult:
-        """Train the seed, from its checkpoint where there is one."""
+        """Train the seed, from its checkpoint if there is one."""
         with adopted(self.code):
             if self.resume_from is not None:
                 return self.manager.resume(self.resume_from, callbacks=self.callbacks).train()
@@ -69,9 +75,9 @@ def setup_sweep(
     continue_from: Path | None = None,
     trust_code: bool = False,
 ) -> BenchmarkRunner:
-    """Return the runner of a sweep; `continue_from` is the summary of one of which only what is missing is trained.
+    """Return the runner of a sweep; `continue_from` is the summary of a sweep whose missing seeds are trained.
 
-    The code that such a summary names follows the rule of loaded files, unless the user trusts it by `trust_code`.
+    Code that such a summary names is treated as that of a loaded file, unless `trust_code` is given.
     """
     known = None if continue_from is None else read_summary(continue_from)
     if continue_from is None or known is None:
@@ -83,16 +89,18 @@ def setup_sweep(
     loaded = None if known is None else loaded_from_sweep(path, trust_code=trust_code)
     code = admit_code(run_config, loaded)
     with adopted(code):
-        setup = RunSetup(run_config, None)  # a mistake is one error here, and would be a failure of every seed later
+        setup = RunSetup(run_config, None)  # report a mistake once here instead of as a failure of every seed
     executor = _make_executor(config, setup)
     if callbacks and not isinstance(executor, SerialExecutor):
         raise ConfigError(
             "callbacks: objects cannot cross processes; name their classes by the key `callbacks` of the "
             "configuration, or train with jobs 1 and executor serial"
         )
-    if isinstance(executor, RayExecutor) and setup.torch.threads.by_machine:
+    if setup.torch.threads.by_machine and isinstance(executor, RayExecutor):
         # Chosen by the cores of this machine: others may have more or fewer, and would round differently.
         run_config = dataclasses.replace(run_config, torch_threads=setup.torch.threads.number)
+    elif setup.torch.threads.by_machine and isinstance(executor, ProcessExecutor):
+        run_config = dataclasses.replace(run_config, torch_threads=1)  # the seeds share the cores
     resume_points, lost = ({}, {}) if known is None else _unfinished_runs(known, path.parent)
     fresh = _fresh_each_time(callbacks)
 
@@ -107,7 +115,7 @@ def setup_sweep(
 
 
 def refuse_executor_without_seeds(config: TrainConfig) -> None:
-    """Raise where a configuration says how to execute seeds and has none."""
+    """Raise an error if a configuration sets how seeds are executed but has no seeds."""
     stray = ", ".join(f"benchmark.{key}" for key in config.benchmark)
     if stray:
         raise ConfigError(
@@ -116,15 +124,15 @@ def refuse_executor_without_seeds(config: TrainConfig) -> None:
 
 
 def _make_executor(config: TrainConfig, setup: RunSetup) -> Executor:
-    params = BenchmarkParams(**config.benchmark)
-    if params.chosen_executor == "ray":
-        return RayExecutor(params.ray_address, config.output_dir, gpus=int(setup.device.type == "cuda"))
-    return ProcessExecutor(params.jobs) if params.chosen_executor == "processes" else SerialExecutor()
+    chosen = chosen_executor(config)
+    if chosen == "ray":
+        address = BenchmarkParams(**config.benchmark).ray_address
+        return RayExecutor(address, config.output_dir, gpus=int(setup.device.type == "cuda"))
+    return ProcessExecutor(jobs_at_once(config)) if chosen == "processes" else SerialExecutor()
 
 
 def _fresh_each_time(callbacks: Sequence[Callback]) -> Callable[[], tuple[Callback, ...]]:
-    """Return a function that gives the callbacks in their present state: what one seed leaves there must not reach
-    the next."""
+    """Return a function that copies the callbacks in their present state, so that no seed affects the next."""
     states = [copy.deepcopy(callback.state_dict()) for callback in callbacks]
 
     def fresh() -> tuple[Callback, ...]:
@@ -137,7 +145,7 @@ def _fresh_each_time(callbacks: Sequence[Callback]) -> Callable[[], tuple[Callba
 
 
 def _fitted(config: TrainConfig, known: SweepSummary, path: Path) -> TrainConfig:
-    """Return the configuration for going on with a sweep, or say where it is another one's."""
+    """Return the configuration for continuing a sweep; raise an error if it is that of another one."""
     if known.config is None:
         raise ConfigError(f"--continue {path}: the sweep was not made from a configuration, so nothing can go on")
     original = validate_config(known.config)
@@ -151,13 +159,13 @@ def _fitted(config: TrainConfig, known: SweepSummary, path: Path) -> TrainConfig
             f"--continue {path}: the configuration is not that of the sweep, it differs in {', '.join(differing)}; "
             "leave the differences out, or start a new sweep without --continue"
         )
-    # A summary that was moved with its runs goes on where it is now.
+    # A summary that was moved with its runs is continued at its present place.
     same_place = config.output_dir.resolve() == path.parent.resolve()
     return config if same_place else dataclasses.replace(config, output_dir=path.parent)
 
 
 def _unfinished_runs(known: SweepSummary, directory: Path) -> tuple[dict[int, Path], dict[int, Path]]:
-    """Return the run directories of unfinished seeds: those with a sound checkpoint, and those without."""
+    """Return the run directories of unfinished seeds: those with an undamaged checkpoint, and those without."""
     sound: dict[int, Path] = {}
     lost: dict[int, Path] = {}
     for record in known.runs:

@@ -24,25 +24,25 @@ METRIC_LABELS: Mapping[str, str] = {
     "train_return_mean": "training return",
 }
 MOST_POINTS = 100
-"""Of one curve; more cannot be told apart."""
-_POINTS_OF_FURTHER_METRICS = 40  # they are drawn small, and there are many
-_CRUSHED = 8  # how many times longer than a curve a chart is, for the curve to get one of its own length
+"""Largest number of points of one curve; more cannot be distinguished."""
+_POINTS_OF_FURTHER_METRICS = 40  # there are many of them, in small charts
+_CRUSHED = 8  # a curve this many times shorter than its chart gets a chart of its own
 
 
 def metric_label(entry: Entry, metric: str) -> str:
-    """Return what a metric is on the board of an entry; suites are scored by the normalised mean of their tasks."""
+    """Return the label of a metric on the board of an entry; suites have the normalised mean of their tasks."""
     return "normalised mean" if _row_key(entry, metric) == SUITE_SCORE else METRIC_LABELS.get(metric, metric)
 
 
 def _row_key(scored: Entry | RunRecord, metric: str) -> str:
-    """Return what a metric is called in the rows of a run, which hold those of every task."""
+    """Return the name of a metric in the rows of a run, which contain those of all tasks."""
     if metric == SCORE:
         return scored.metric
     return metric if scored.task is None else f"{metric}/{scored.task.name}"
 
 
 class Line(NamedTuple):
-    """Points of one run, by increasing x."""
+    """Points of one run in the order of x."""
 
     x: np.ndarray
     y: np.ndarray
@@ -50,19 +50,19 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """What the seeds of one entry show together, and the runs that are not a part of it."""
+    """The learning curve of one entry, and its unfinished runs."""
 
     name: str
     seeds: int
-    """Completed runs, one per distinct seed; 0 where `x` and `y` are empty."""
+    """Number of completed runs, one per distinct seed; 0 if `x` and `y` are empty."""
     x: np.ndarray
     y: np.ndarray
-    """Interquartile mean over the seeds; with one seed the run itself."""
+    """Interquartile mean over the seeds; for one seed, the run itself."""
     low: np.ndarray | None = None
     """Lower end of the 95% interval at each point; None below three seeds."""
     high: np.ndarray | None = None
     unfinished: tuple[Line, ...] = ()
-    """The latest run of each seed that has no completed one."""
+    """The latest run of each seed without a completed run."""
 
     @property
     def empty(self) -> bool:
@@ -71,11 +71,11 @@ class Curve:
 
     @property
     def end(self) -> float:
-        """The last x of everything that is drawn."""
+        """The largest x of all that is drawn."""
         return max(float(x[-1]) for x in (self.x, *(line.x for line in self.unfinished)) if x.size)
 
     def until(self, end: float) -> Curve:
-        """Return the part of the curve up to `end`, where it is interpolated."""
+        """Return the part of the curve up to `end`, with an interpolated last point."""
         low, high = (None if edge is None else _cut(Line(self.x, edge), end).y for edge in (self.low, self.high))
         unfinished = (_cut(line, end) for line in self.unfinished)
         kept = tuple(line for line in unfinished if line.x.size)
@@ -86,25 +86,25 @@ class Curve:
 class _Point(NamedTuple):
     step: float
     seconds: float | None
-    """Time spent collecting and learning until then; None where the run has not logged it."""
+    """Time spent collecting and learning so far; None if the run has not logged it."""
     value: float
 
 
 @dataclass(frozen=True)
 class Histories:
-    """The points of runs, read once for curves of every kind."""
+    """The points of runs, read once for all curves."""
 
     points: Mapping[Path, Mapping[str, Sequence[_Point]]]
-    """By run and by the metric's name in its rows."""
+    """By run, then by the metric's name in its rows."""
     problems: tuple[str, ...]
-    """Sentences about runs whose rows are damaged; they have no points."""
+    """Sentences about runs with damaged rows; they have no points."""
     further: Mapping[Path, Mapping[str, Line]]
-    """By run: every number of its training rows over steps, at few points; empty unless asked for."""
+    """By run: all numbers of its training rows over steps, at few points; empty unless requested."""
     names: frozenset[str]
-    """What the metrics of all rows are called."""
+    """Names of all metrics in the rows."""
 
     def line(self, run: RunRecord, metric: str, axis: Axis) -> Line:
-        """Return one run's line; where points share an x the last one counts."""
+        """Return one run's line; of points with the same x the last is used."""
         points = self.points.get(run.path, {}).get(_row_key(run, metric), ())
         if axis == "steps":
             found = {point.step: point.value for point in points}
@@ -117,7 +117,7 @@ class Histories:
 def read_histories(
     entries: Iterable[Entry], metrics: Iterable[str] = tuple(METRIC_LABELS), *, further: bool = False
 ) -> Histories:
-    """Read the metric rows of every run that a curve may show; `further` keeps every number of training rows too."""
+    """Read the metric rows of every run that a curve may show; `further` also reads all numbers of training rows."""
     wanted: dict[Path, tuple[RunRecord, dict[str, None]]] = {}  # with its keys in order; a run is on many boards
     for entry in entries:
         for run in (*_finished(entry).values(), *_unfinished(entry)):
@@ -141,10 +141,10 @@ def read_histories(
 
 
 def learning_curve(entry: Entry, histories: Histories, metric: str, axis: Axis, *, label: str | None = None) -> Curve:
-    """Return the curve of an entry over environment steps or over training time; it is called `label`.
+    """Return the curve of an entry over environment steps or training time, with the name `label`.
 
-    The points are those at which any seed has a value, from where every seed has one; seeds are interpolated between
-    their own points. A completed run keeps its last value, as its policy is still there to be used.
+    Its points are those at which any seed has a value, from the first at which all seeds have one; the values of seeds
+    are interpolated in between. A completed run keeps its last value, as its policy remains usable.
     """
     chosen = entry.by_seed if metric == SCORE else _finished(entry)
     lines = [line for run in chosen.values() if (line := histories.line(run, metric, axis)).x.size]
@@ -154,7 +154,7 @@ def learning_curve(entry: Entry, histories: Histories, metric: str, axis: Axis, 
 
 
 def further_curve(entry: Entry, histories: Histories, metric: str, label: str) -> Curve:
-    """Return the curve of any number in an entry's training rows, over steps and without a band."""
+    """Return the curve of any number in an entry's training rows, over steps and without an interval."""
     finished, unfinished = (
         [line for run in runs if (line := histories.further.get(run.path, {}).get(metric)) is not None]
         for runs in (_finished(entry).values(), _unfinished(entry))
@@ -163,7 +163,7 @@ def further_curve(entry: Entry, histories: Histories, metric: str, label: str) -
 
 
 def shorter_ranges(curves: Sequence[Curve]) -> list[float]:
-    """Return where charts of their own should end, for curves that a chart of all would crush; two at most."""
+    """Return the ends of up to two further charts, for curves that would be too short in a chart of all."""
     ends = sorted({curve.end for curve in curves if not curve.empty})
     return [end for end, longer in itertools.pairwise(ends) if 0 < end * _CRUSHED < longer][:2]
 
@@ -188,7 +188,7 @@ def curve_over_seeds(
 
 
 def _finished(entry: Entry) -> dict[int, RunRecord]:
-    """Return the completed run of each seed: the one that stands for it, or the latest where none was evaluated."""
+    """Return the completed run of each seed: the one used for its score, or the latest if none was evaluated."""
     completed = (run for run in _oldest_first(entry.runs) if run.status == "completed")
     return dict(sorted(({run.seed: run for run in completed} | entry.by_seed).items()))
 
@@ -216,7 +216,7 @@ def _points(rows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> dict[str,
         for key, values in by_event.items():
             if row.get("event") in ("train", "eval") and (value := finite(row.get(key))) is not None:
                 values[row["event"]][step] = value
-    # Evaluations do not say how long training took until then: that lies between the training rows around them.
+    # Evaluation rows do not contain the training time: it is interpolated between the training rows around them.
     steps, times = zip(*clock, strict=True)
     timed = len(clock) > 1
     return {
@@ -225,7 +225,7 @@ def _points(rows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> dict[str,
             for (step, value), seconds in zip(found.items(), np.interp(list(found), steps, times).tolist(), strict=True)
         ]
         for key, values in by_event.items()
-        # A few are in both kinds of row, such as times, and are the training's.
+        # A few names, such as times, are in both kinds of rows; those of training rows are used.
         for found in [values["eval"] if key.startswith("eval_") or not values["train"] else values["train"]]
     }
 
@@ -264,6 +264,6 @@ def _thinned(line: Line) -> Line:
 
 
 def _spread(values: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
-    """Return at most `most` of some values, evenly chosen, the first and the last among them."""
+    """Return at most `most` of the values, evenly spaced, including the first and the last."""
     chosen = np.linspace(0, values.size - 1, min(values.size, most)).round().astype(int)
     return values[chosen]

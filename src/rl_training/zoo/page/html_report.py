@@ -1,7 +1,7 @@
-"""A report as one HTML file that needs nothing else: no network, no script, no other file.
+"""A report as one self-contained HTML file: no network, no script, no other file.
 
-Everything that comes from runs passes through the template, which escapes it, or through `Markup.format`, which does
-the same. The same report always gives the same bytes.
+All text from runs goes through the template or through `Markup.format`, which both escape it. The same report always
+gives the same bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from rl_training.zoo.tables import (
 _AXES: tuple[Axis, ...] = ("steps", "time")
 _CLASS_OF = {"eval_return_mean": "of-eval", "train_return_mean": "of-train"}
 _FURTHER = "of-further"
-# Of a section's further metrics, so that a page of hundreds of runs stays one that a browser opens.
+# Limits on a section's further metrics, so that browsers can open a page of hundreds of runs.
 _MOST_METRICS = 24
 _MOST_CURVES = 12
 _LONGEST_METRIC = 40  # characters
@@ -66,23 +66,23 @@ class Figure(NamedTuple):
 
 
 class Section(NamedTuple):
-    """One part of the page; what is empty is not shown."""
+    """One part of the page; empty parts are not shown."""
 
     anchor: str
     name: str
     about: str = ""
-    """What the heading adds to the name."""
+    """Text after the name in the heading."""
     sentences: Sequence[str] = ()
     legend: Sequence[tuple[Markup, str, str]] = ()
     """Sign, name and note of each curve."""
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     differences: Table | None = None
-    """Settings by entry, folded where they are many."""
+    """Settings by entry, collapsed if there are many."""
 
 
 def render_page(report: Report, kind: Literal["report", "leaderboard"], folder: Path) -> str:
-    """Return the page; links to run directories are relative to `folder`, where it will lie."""
+    """Return the page; links to run directories are relative to `folder`, where the page will be."""
     histories = read_histories((place.entry for place in report.standings), further=True)
     boards = [_board_section(report, env_id, histories, number) for number, env_id in enumerate(report.environments, 1)]
     sections = [
@@ -104,7 +104,7 @@ def render_page(report: Report, kind: Literal["report", "leaderboard"], folder: 
 
 @cache
 def _template() -> jinja2.Template:
-    # What is not printable, such as half a character, could not be written to a file either.
+    # Unprintable characters, such as lone surrogates, could not be written to a file.
     def shown(value: Any) -> Any:
         return printable(value) if type(value) is str else value
 
@@ -140,7 +140,7 @@ def _summary(report: Report) -> str:
 
 
 def _metric_choices(histories: Histories) -> list[tuple[str, str, bool]]:
-    """Return the metrics that can be chosen; evaluations come first unless no run has two of them."""
+    """Return the metrics that can be selected; evaluations come first unless no run has two of them."""
     lengths = [(key, len(points)) for run in histories.points.values() for key, points in run.items()]
     evaluated = any(key.startswith("eval_") and length > 1 for key, length in lengths)
     first = "eval_return_mean" if evaluated else "train_return_mean"
@@ -196,7 +196,7 @@ def _curve_figures(
 
 
 def _charts(caption: str, curves: list[Curve], env_id: str, words: str, axis: Axis, classes: str) -> list[Figure]:
-    """Return the chart of some curves, and of their beginnings where longer ones crush the shorter."""
+    """Return the chart of some curves, and further charts of their beginnings if some are much shorter."""
     shown = [(caption, curves)] + [
         (f"{caption}, {range_text(axis, end)}", [curve.until(end) for curve in curves])
         for end in shorter_ranges(curves)
@@ -208,11 +208,11 @@ def _charts(caption: str, curves: list[Curve], env_id: str, words: str, axis: Ax
 
 
 def _further_figures(board: Sequence[Standing], labels: Sequence[str], histories: Histories) -> list[Figure]:
-    """Return small charts of what training rows hold besides returns: losses, rates, resolved schedules."""
+    """Return small charts of the other numbers in training rows: losses, rates, resolved schedules."""
     entry = board[0].entry
     lines = [histories.further.get(run.path, {}) for place in board for run in place.entry.runs]
     names = [name for name in dict.fromkeys(key for line in lines for key in line) if _is_further(name)]
-    if entry.task is not None:  # losses are the suite's
+    if entry.task is not None:  # losses are those of the suite
         return [Figure("Losses and rates", f"Those of {entry.trained_on} are on the board of the suite.", _FURTHER)]
     if not names:
         return [Figure("Losses and rates", "No run has logged any.", _FURTHER)]
@@ -233,7 +233,7 @@ def _further_figures(board: Sequence[Standing], labels: Sequence[str], histories
 
 
 def _is_further(name: str) -> bool:
-    """Return whether a number of training rows gets a chart: no counter, no time spent, and not one task's."""
+    """Return whether a number of training rows gets a chart: not counters, times and metrics of single tasks."""
     counted = name in ("global_step", "update_count") or name.startswith(("train_return", "eval_", "time_"))
     return not counted and "/" not in name and len(name) <= _LONGEST_METRIC and name.isprintable()
 
@@ -299,7 +299,7 @@ def _only(table: Table, suite: str) -> Table:
 
 def _run_section(report: Report, folder: Path) -> Section:
     table = run_table(report).without_empty_columns()
-    # The name, which is long, comes late: a phone shows the first columns.
+    # The name is long and comes late: a phone shows the first columns.
     order = sorted(range(len(table.columns)), key=lambda column: _RUN_ORDER.index(table.columns[column]))
     decorated = {"run": lambda run: _link(run.path, folder), "status": lambda run: _status(run.status)}
     rows = [
@@ -320,7 +320,7 @@ def _status(status: str) -> Markup:
 
 
 def _link(path: Path, folder: Path) -> Markup:
-    """Return a link to a directory: relative where there is a way from the page's folder."""
+    """Return a link to a directory, relative to the page's folder if possible."""
     try:
         target = quote(os.fsencode(Path(os.path.relpath(path, folder)).as_posix()))
     except ValueError:  # another drive

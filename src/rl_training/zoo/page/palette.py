@@ -1,7 +1,7 @@
-"""Colours and marks that tell the curves of a chart apart, on light and on dark paper, and without seeing colours.
+"""Colours and marks that distinguish the curves of a chart, on light and dark backgrounds and without colour vision.
 
-Each colour has a contrast of at least 3 to its paper, and any two stay apart for every kind of colour blindness; a
-test holds both. Each goes with a mark of its own, and from the seventh curve on with a dashed line.
+Each colour has a contrast of at least 3 to its background, and any two are distinguishable for every kind of colour
+blindness; a test checks both. Each comes with a mark of its own, and from the seventh curve on with a dashed line.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 
 class Style(NamedTuple):
-    """How one curve looks."""
+    """The appearance of one curve."""
 
     light: str
-    """Colour on light paper."""
+    """Colour on a light background."""
     dark: str
-    """Colour on dark paper."""
+    """Colour on a dark background."""
     mark: str
     """Outline of its mark around the origin, as an SVG path."""
     symbol: str
@@ -42,5 +42,5 @@ def style_of(position: int) -> Style:
 
 
 def dash_of(position: int) -> tuple[float, ...]:
-    """Return the dashes of a curve by its position, nothing for a solid line."""
+    """Return the dashes of a curve by its position, empty for a solid line."""
     return DASHES[min(position // len(STYLES), len(DASHES) - 1)]

@@ -1,4 +1,4 @@
-"""Learning curves as a picture, drawn by matplotlib: one panel per environment."""
+"""Learning curves as an image, drawn by matplotlib: one panel per environment."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 _MOST_COLUMNS = 3
 _LEGEND_WIDTH = 60  # characters
-_SHOWN_NAMES = 30  # of metrics, where none is like the one that was asked for
-# Pictures of the same runs are the same bytes: no dates, and no random names inside SVG. Names are no mathematics.
+_SHOWN_NAMES = 30  # names of metrics listed if none is similar to the requested one
+# Images of the same runs have the same bytes: no dates, no random ids in SVG. Names are not parsed as mathematics.
 _SETTINGS: dict[Any, Any] = {"svg.hashsalt": "axiomrl", "text.parse_math": False, "legend.fontsize": 9}
 _METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 class _Panel(NamedTuple):
-    """The curves of one environment, or the beginning of them that its shorter curves cover."""
+    """The curves of one environment, or their beginnings up to the end of its shorter curves."""
 
     title: str
     label: str
@@ -36,9 +36,9 @@ class _Panel(NamedTuple):
 
 
 def write_plot(report: Report, file: Path, *, metric: str, axis: Axis) -> tuple[int, tuple[str, ...]]:
-    """Draw the curves of a report into a file of one of `SUFFIXES`.
+    """Draw the curves of a report into a file with one of `SUFFIXES`.
 
-    Returns how many entries were drawn, and sentences about runs that could not be.
+    Returns the number of entries drawn, and sentences about runs that could not be drawn.
     """
     if file.suffix not in SUFFIXES:
         raise ConfigError(f"--output {file}: a picture is a file that ends in {', '.join(SUFFIXES)}")
@@ -75,7 +75,7 @@ def _draw(panels: Sequence[_Panel], file: Path, axis: Axis) -> None:
     columns = min(len(panels), _MOST_COLUMNS)
     rows = math.ceil(len(panels) / columns)
     lines = max(sum(len(_legend_lines(curve)) for curve in panel.curves) for panel in panels)
-    height = 3.6 + 0.2 * lines  # inches; every entry has its lines of the legend
+    height = 3.6 + 0.2 * lines  # inches; each entry has its own lines in the legend
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=(5.2 * columns, height * rows), layout="constrained", dpi=150)
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -90,12 +90,12 @@ def _draw(panels: Sequence[_Panel], file: Path, axis: Axis) -> None:
 
 
 def _legend_lines(curve: Curve) -> list[str]:
-    """Return a curve's name and seeds in lines that are no wider than a panel."""
+    """Return a curve's name and seeds in lines no wider than a panel."""
     return textwrap.wrap(f"{printable(curve.name)} ({seed_text(curve.seeds)})", _LEGEND_WIDTH)
 
 
 def draw_panel(axes: Axes, title: str, curves: Sequence[Curve], label: str, axis: Axis) -> None:
-    """Draw one environment's curves; `label` says what they show."""
+    """Draw one environment's curves; `label` names their metric."""
     quantity = quantity_of(axis, curves)
     for position, curve in enumerate(curves):
         if curve.empty:
@@ -104,7 +104,7 @@ def draw_panel(axes: Axes, title: str, curves: Sequence[Curve], label: str, axis
         name = "\n".join(_legend_lines(curve))
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x / quantity.unit, curve.low, curve.high, color=style.light, alpha=0.16, lw=0)
-            if curve.x.size == 1:  # a band without an area is a bar
+            if curve.x.size == 1:  # the band of a single point is a bar
                 axes.vlines(curve.x / quantity.unit, curve.low, curve.high, color=style.light, alpha=0.5)
         axes.plot(
             curve.x / quantity.unit,

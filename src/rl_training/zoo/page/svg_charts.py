@@ -1,7 +1,7 @@
-"""Charts as SVG that stands inside a page: the page's style gives colours, so that they follow its theme.
+"""Charts as SVG inside a page: the page's style sets the colours, so that they follow its theme.
 
-`Markup.format` escapes every value that is put in. Texts are large for the drawing's width, since a phone shows it at
-three quarters of its size.
+`Markup.format` escapes every value. Text is large relative to the drawing, since a phone shows it at three quarters of
+its size.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rl_training.zoo.tables import interval_text, score_text
 
 WIDTH = 480
 _SIDE, _TOP, _BOTTOM = 24, 12, 46
-_SIGN = 10  # the widest that a digit gets, in the large type of a phone
+_SIGN = 10  # largest width of a digit, in the large type of a phone
 _HEIGHT = 300
 _ROW = 46
 _LONGEST_NAME = 32
-_MARKS = 6  # of one curve, so that they do not cover it
+_MARKS = 6  # marks per curve, few enough not to cover it
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """Where the values of an axis lie on the drawing."""
+    """Maps the values of an axis to the drawing."""
 
     low: float
     high: float
@@ -43,20 +43,20 @@ class _Scale:
 
 
 def line_chart(curves: Sequence[Curve], title: str, x: Quantity, y: Quantity) -> Markup:
-    """Return curves with their bands; a curve's position decides its colour and mark."""
+    """Return curves with their intervals; a curve's position determines its colour and mark."""
     drawn = [(position, curve) for position, curve in enumerate(curves) if not curve.empty]
     lines = [line for _, curve in drawn for line in _lines(curve)]
     xs = np.concatenate([line.x for line in lines])
     ys = np.concatenate([line.y for line in lines])
     up = _scale(ys, y, _HEIGHT - _BOTTOM, _TOP, pad=0.04)
-    # Steps and time begin at 0, whether or not there is a value.
+    # Steps and time start at 0, even if there is no value.
     across = _scale(np.append(xs, 0.0), x, _left_margin(up), WIDTH - _SIDE, pad=0.0)
     content = Markup("").join([_axes(across, up, x, y), *(_curve(*pair, across, up) for pair in drawn)])
     return _svg(title, _HEIGHT, content)
 
 
 def interval_chart(board: Sequence[Standing], labels: Sequence[str], title: str, y: Quantity) -> Markup:
-    """Return each entry's interquartile mean, its interval and the score of every seed, one row below the other."""
+    """Return each entry's interquartile mean, its interval and the score of every seed, one row per entry."""
     scored = [(position, place, place.summary) for position, place in enumerate(board) if place.summary is not None]
     scores = np.concatenate([[summary.low, summary.high, *(summary.interval or ())] for _, _, summary in scored])
     across = _scale(scores, y, _SIDE, WIDTH - _SIDE, pad=0.03)
@@ -97,7 +97,7 @@ def interval_chart(board: Sequence[Standing], labels: Sequence[str], title: str,
 
 
 def legend_sign(position: int) -> Markup:
-    """Return the line and the mark of a curve as a small drawing, for a legend."""
+    """Return the line and the mark of a curve as a small drawing for a legend."""
     return Markup(
         '<svg class="sign {}" viewBox="0 0 34 14" width="34" height="14" aria-hidden="true">'
         '<path class="line" {}d="M1,7H33"/>{}</svg>'
@@ -105,13 +105,13 @@ def legend_sign(position: int) -> Markup:
 
 
 def shortened(name: str) -> str:
-    """Return a name that fits a chart: the middle of a long one is left out, its end tells configurations apart."""
+    """Return a name that fits a chart: long ones lose their middle, because their end identifies the configuration."""
     name = printable(name)
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 13]}…{name[-12:]}"
 
 
 def tick_values(low: float, high: float, most: int) -> list[float]:
-    """Return round values between two ends, at most `most` steps apart from each other."""
+    """Return round values between two ends, with at most `most` steps."""
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * (1 - 1e-9))
@@ -120,16 +120,16 @@ def tick_values(low: float, high: float, most: int) -> list[float]:
 
 
 def _lines(curve: Curve) -> list[Line]:
-    """Return everything of a curve that must fit the chart."""
+    """Return all lines of a curve that must fit the chart."""
     found = [Line(curve.x, values) for values in (curve.y, curve.low, curve.high) if values is not None]
     return [*found, *curve.unfinished]
 
 
 def _scale(values: np.ndarray, quantity: Quantity, start: float, end: float, pad: float) -> _Scale:
     low, high = quantity.limits or (float(values.min()), float(values.max()))
-    if high - low <= 1e-9 * abs(high):  # the same but for rounding
-        room = abs(low) * 0.1 or 1.0
-        low, high = low - room * (pad > 0), high + room
+    if high - low <= 1e-9 * abs(high):  # equal up to rounding
+        margin = abs(low) * 0.1 or 1.0
+        low, high = low - margin * (pad > 0), high + margin
     elif quantity.limits is None:
         low, high = low - pad * (high - low), high + pad * (high - low)
     return _Scale(low, high, start, end)
@@ -147,7 +147,7 @@ def _axes(across: _Scale, up: _Scale, x: Quantity, y: Quantity) -> Markup:
 
 
 def _left_margin(up: _Scale) -> float:
-    """Return the room that the label of the axis and its widest tick need."""
+    """Return the width of the axis label and its widest tick."""
     return 30 + _SIGN * max(len(tick_text(value)) for value in tick_values(up.low, up.high, 6))
 
 
@@ -171,14 +171,14 @@ def _curve(position: int, curve: Curve, across: _Scale, up: _Scale) -> Markup:
     parts = []
     if curve.low is not None and curve.high is not None:
         edge = [*zip(curve.x, curve.high, strict=True), *zip(curve.x[::-1], curve.low[::-1], strict=True)]
-        # A single point has no area: its band is a bar.
+        # The band of a single point is a bar.
         shape = "bar" if curve.x.size == 1 else "band"
         parts.append(Markup('<path class="{}" d="{}Z"/>').format(shape, _path(edge, across, up)))
     if curve.x.size:
         points = list(zip(curve.x, curve.y, strict=True))
         line = Markup('<path class="line" {}d="{}"/>')
         parts.append(line.format(_dashes(position), _path(points, across, up)))
-        # Curves mark different places, so that marks of curves that lie on each other stay visible.
+        # Curves have marks at different positions, so that the marks of overlapping curves stay visible.
         every = max(1, -(-len(points) // _MARKS))
         marked = points[len(points) - 1 - (position % every) :: -every] or points[-1:]
         parts += [_mark(position, across(a), up(b)) for a, b in marked]

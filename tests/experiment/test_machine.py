@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from rl_training.runtime.setup.machine import available_memory, cgroup_cores, cgroup_margins, free_disk, in_words
+from rl_training.experiment.machine import available_memory, cgroup_cores, cgroup_margins, free_disk, in_words
 
 GB = 10**9
 
