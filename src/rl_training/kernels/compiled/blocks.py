@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.kernels.compiled.lanes import LANES, load, multiply_add, number, spread, store
+from rl_training.kernels.compiled.lanes import LANES, load, multiply_add, number, spread, store, transpose_eight
 from rl_training.search.compilation import part
 
 
@@ -174,11 +174,17 @@ def fill(out: np.ndarray, at: int, size: int, value: float) -> None:
 @part()
 def transpose(a: np.ndarray, at: int, rows: int, columns: int, out: np.ndarray, out_at: int) -> None:
     """Write the transpose of a [rows, columns] to out [columns, rows], with its padding."""
-    fill(out, out_at, columns * padded(rows), 0.0)
+    if rows % LANES:
+        fill(out, out_at, columns * padded(rows), 0.0)
+    across, down = columns - columns % 8, rows - rows % 8
     for column in range(columns):
         source = at + column // LANES * rows * LANES + column % LANES
         target = out_at + column * LANES
-        for index in range(rows):
+        if column < across and column % 8 == 0:
+            for index in range(0, down, 8):
+                to = target + index // LANES * columns * LANES + index % LANES
+                transpose_eight(a, source + index * LANES, LANES, out, to, LANES)
+        for index in range(down if column < across else 0, rows):
             out[target + index // LANES * columns * LANES + index % LANES] = number(a, source + index * LANES)
 
 
