@@ -27,7 +27,6 @@ from rl_training.algorithms.distributional import project_categorical
 from rl_training.algorithms.dqn import DQN, C51Params, DoubleDQNParams, DQNParams, QRDQNParams, RainbowParams
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
-from rl_training.kernels.door import attach
 from rl_training.models.encoders import VectorEncoder
 from rl_training.models.noisy import NoisyLinear
 from rl_training.models.q_network import QNetwork
@@ -198,52 +197,6 @@ def test_updates_equal_a_loop_written_with_torch_alone() -> None:
             target.load_state_dict(online.state_dict())
             algorithm.update_target()
     torch.testing.assert_close(parameters_of(algorithm.model), parameters_of(online), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"loss": "squared"}, {"double": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5, 40, 33)}], ids=str
-)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_compiled_gradient_is_that_of_autograd(options: dict[str, Any], weighted: bool, masked: bool) -> None:
-    compiled, by_graph = (_algorithm(max_grad_norm=None, **options) for _ in range(2))
-    assert attach(compiled).kernel == "dqn"
-    for algorithm in (compiled, by_graph):  # so that double's two judges disagree
-        algorithm.target_values.add_(torch.randn(algorithm.target_values.shape, generator=generator(9)), alpha=0.3)
-    for rows in (16, 5, 27):
-        batch = random_batch(CHOICE, seed=rows, rows=rows, weighted=weighted)
-        batch = batch._replace(reward=3 * batch.reward)  # errors on both sides of Huber's corner
-        if masked:
-            mask = torch.rand(rows, 4, generator=generator(rows)) < 0.5
-            mask[:, rows % 4] = True
-            batch = batch._replace(next_mask=mask)
-        reports = [algorithm.update(batch, CONTROLS, generator(0)) for algorithm in (compiled, by_graph)]
-        torch.testing.assert_close(compiled.optimizer.gradient, by_graph.optimizer.gradient, rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(reports[0], reports[1], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("place", ["values", "target_values"])
-def test_a_weight_that_is_no_number_reaches_the_compiled_loss(place: str) -> None:
-    algorithm = _algorithm()
-    (algorithm.optimizer.values if place == "values" else algorithm.target_values)[0] = torch.nan
-    attach(algorithm)
-    assert algorithm.gradient(random_batch(CHOICE))["loss_q"].isnan()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"dueling": True},
-        {"noisy": True},
-        {"distribution": "quantile"},
-        {"distribution": "quantile", "num_quantiles": 1},
-        {"activation": "silu"},
-        {"hidden_sizes": (512, 512)},
-    ],
-    ids=str,
-)
-def test_other_networks_learn_by_autograd(options: dict[str, Any]) -> None:
-    assert attach(_algorithm(**options)).kernel is None
 
 
 def test_the_learning_rate_comes_with_each_call() -> None:

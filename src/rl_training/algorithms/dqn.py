@@ -335,8 +335,11 @@ class DQN(OffPolicyAlgorithm):
         return torch.where(explore, self.random_actions(len(action), mask, generator), action)
 
     def _best(self, observation: Observation, mask: Tensor | None, *, noisy: bool) -> Tensor:
-        values = expected_values(self.model.forward(observation, noisy), self.params.distribution, self.support)
-        return legal_values(values, mask).argmax(dim=1)
+        return legal_values(self.values(observation, noisy=noisy), mask).argmax(dim=1)
+
+    def values(self, observation: Observation, *, noisy: bool = False) -> Tensor:
+        """Return the values of all actions [B, actions]."""
+        return expected_values(self.model.forward(observation, noisy), self.params.distribution, self.support)
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the actions as the environment numbers them, from the space's `start`."""
@@ -361,6 +364,10 @@ class DQN(OffPolicyAlgorithm):
         if self.params.noisy:
             self.model.resample(generator)
             self.target_model.resample(generator)
+        return self.improve(batch, controls)
+
+    def improve(self, batch: ReplayBatch, controls: Mapping[str, float]) -> dict[str, Tensor]:
+        """Take a step along the gradient of a batch's loss and return metrics."""
         metrics = self.gradient(batch)
         metrics["gradient_norm"] = self.optimizer.descend(
             learning_rate=controls["learning_rate"], max_grad_norm=self.params.max_grad_norm

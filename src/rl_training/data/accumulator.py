@@ -31,7 +31,7 @@ class NStepAccumulator:
         self.num_envs = num_envs
         self.n_step = n_step
         self.powers = gamma ** np.arange(n_step + 1)
-        self._gamma = np.float32(gamma)
+        self._discounts = np.array([gamma, 0.0], np.float32)  # of a single step, by whether it terminated
         self._envs = np.arange(num_envs)
         self._steps = 0
         self._age = np.full((n_step, num_envs), -1)  # rewards summed so far; -1 marks an empty entry
@@ -52,8 +52,7 @@ class NStepAccumulator:
     ) -> Transitions:
         """Add one step of every environment, with observations as serial numbers; return the completed transitions."""
         if self.n_step == 1:  # every step is complete at once
-            discount = np.where(terminated, np.float32(0), self._gamma)
-            return Transitions(observation, action, reward, discount, successor, self._envs)
+            return Transitions(observation, action, reward, self._discounts.take(terminated), successor, self._envs)
         if self._observation is None or self._action is None:
             self._observation = np.zeros((self.n_step, *observation.shape), observation.dtype)
             self._action = np.zeros((self.n_step, *action.shape), action.dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from rl_training.data.batches import BatchMemory
 from rl_training.data.observations import NumpyObservation
 from rl_training.data.replay import Replay
 from rl_training.data.samplers import Sampler
@@ -89,9 +90,11 @@ class HindsightReplay(Replay):
             self._last[np.arange(oldest, last + 1, self.num_envs) % self.capacity] = last
             self._running[env] = self.count + int(env)
 
-    def gather(self, rows: np.ndarray, generator: np.random.Generator) -> dict[str, Any]:
+    def gather(
+        self, rows: np.ndarray, generator: np.random.Generator, memory: BatchMemory | None = None
+    ) -> dict[str, Any]:
         """Return transitions, a fraction of them with a goal that their episode reached."""
-        gathered = super().gather(rows, generator)
+        gathered = super().gather(rows, generator, memory)
         last = self._last[rows]
         replaced = (last >= 0) & (generator.random(rows.shape) < self.ratio)
         goals = self._reached(rows[replaced], last[replaced], generator)

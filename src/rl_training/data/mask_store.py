@@ -40,9 +40,15 @@ class MaskStore:
             return
         self._column(masks.shape[1])[serials % self.capacity] = ~masks & masks.any(axis=1, keepdims=True)
 
-    def get(self, serials: np.ndarray) -> np.ndarray | None:
-        """Return the masks [..., actions] of observations [...], or None if there never was a mask."""
-        return None if self._illegal is None else ~self._illegal.take(serials % self.capacity, axis=0)
+    def get(self, serials: np.ndarray, into: np.ndarray | None = None) -> np.ndarray | None:
+        """Return the masks [..., actions] of observations [...], or None if there never was a mask.
+
+        They are written to `into` if it is given.
+        """
+        if self._illegal is None:
+            return None
+        illegal = self._illegal.take(serials % self.capacity, axis=0, out=into, mode="clip")
+        return np.logical_not(illegal, out=illegal)
 
     def rows(self, first: int, last: int) -> dict[str, np.ndarray]:
         """Return the column of the serial numbers [first, last), for saving."""

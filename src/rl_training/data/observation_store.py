@@ -66,15 +66,30 @@ class ObservationStore:
         self.count += added
         return np.arange(self.count - added, self.count)
 
-    def get(self, serials: np.ndarray) -> NumpyObservation:
-        """Return observations [..., *shape] for serial numbers [...], or [..., stack] if frames are stacked."""
-        places = serials % self.capacity
+    @property
+    def form(self) -> Any:
+        """Shape and dtype of an observation, or those of each part of a Dict."""
+        forms = {key: (self._shapes[key], column.dtype) for key, column in self._columns.items()}
+        return forms if self._is_dict else forms[_WHOLE]
+
+    def get(self, serials: np.ndarray, into: NumpyObservation | None = None) -> NumpyObservation:
+        """Return observations [..., *shape] for serial numbers [...], or [..., stack] if frames are stacked.
+
+        They are written to `into`, memory of their form, if it is given.
+        """
+        places = serials if self.count <= self.capacity else serials % self.capacity
         leading = places.shape if self.stack == 1 else places.shape[:-1]
-        parts = {
-            key: column.take(places, axis=0).reshape(*leading, *self._shapes[key])
-            for key, column in self._columns.items()
-        }
-        return parts if self._is_dict else parts[_WHOLE]
+        if into is None:
+            columns = self._columns.items()
+            parts = {key: np.empty((*leading, *self._shapes[key]), column.dtype) for key, column in columns}
+            into = parts if self._is_dict else parts[_WHOLE]
+        for key, column in self._columns.items():
+            found = into[key] if isinstance(into, dict) else into
+            if self.stack > 1:
+                found = found.reshape(*places.shape, *column.shape[1:])
+            # With another mode NumPy would write to a copy first; no place lies outside.
+            column.take(places, axis=0, out=found, mode="clip")
+        return into
 
     def rows(self, first: int, last: int) -> dict[str, np.ndarray]:
         """Return the columns of the serial numbers [first, last), for saving."""

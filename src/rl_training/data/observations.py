@@ -30,7 +30,9 @@ def index_observation(observation: Observation, indices: Tensor) -> Observation:
 
 def to_tensor(observation: NumpyObservation, device: torch.device) -> Observation:
     """Move a batch of observations to the device; doubles, which some devices lack, become single precision."""
-    return map_observation(lambda array: array_to_tensor(array, device), observation)
+    if isinstance(observation, dict):
+        return {key: array_to_tensor(array, device) for key, array in observation.items()}
+    return array_to_tensor(observation, device)
 
 
 def array_to_tensor(array: np.ndarray, device: torch.device) -> Tensor:

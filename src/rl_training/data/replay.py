@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import Space
-from torch import Tensor
 
 from rl_training.data.accumulator import NStepAccumulator, StackTracker, Transitions
+from rl_training.data.batches import BatchMemory
+from rl_training.data.batches import ReplayBatch as ReplayBatch
 from rl_training.data.mask_store import MaskStore
 from rl_training.data.observation_store import ObservationStore, allocate_column, ring_places
-from rl_training.data.observations import NumpyObservation, Observation, array_to_tensor, map_observation
+from rl_training.data.observations import NumpyObservation, map_observation
 from rl_training.data.samplers import Sampler
 from rl_training.envs.normalize import Normalizers
 
 SAVED_PARTS = 32  # number of files for a full replay, so that saving copies little memory at a time
 SMALLEST_PART = 1 << 20  # bytes; smaller parts are not worth a file
 _OBSERVATION, _MASK = "observation/", "mask/"  # prefixes of saved columns
+_PLAIN = ("action", "reward", "discount")  # columns that hold what a batch has of them
+_REFERRED = (("observation", "observation", "mask"), ("next_observation", "successor", "next_mask"))
 OBSERVATION_SLACK = 8  # one more observation per this many transitions: an ended episode stores an extra one
-
-
-class ReplayBatch(NamedTuple):
-    """Transitions to learn from, on the device; B is the batch size."""
-
-    observation: Observation  # [B, ...]
-    action: Tensor  # [B, ...]
-    reward: Tensor  # [B] n-step
-    discount: Tensor  # [B] factor of the next state's value
-    next_observation: Observation  # [B, ...]
-    weight: Tensor | None  # [B] importance weights
-    mask: Tensor | None = None  # [B, actions] legal actions in the observation; None if none is ever illegal
-    next_mask: Tensor | None = None  # [B, actions] legal actions in the next observation
 
 
 class Replay:
@@ -89,6 +79,8 @@ class Replay:
             "discount": ((capacity,), np.float32),
             "env": ((capacity,), np.int32),
         }
+        self._memory: BatchMemory | None = None
+        self._memory_key: Any = None
         self.columns = {name: allocate_column(shape, dtype, directory, name) for name, (shape, dtype) in shapes.items()}
 
     @property
@@ -160,12 +152,30 @@ class Replay:
         count: int = 1,
         beta: float = 1.0,
     ) -> tuple[list[ReplayBatch], np.ndarray]:
-        """Sample `count` batches with one transfer; return them and their rows [count, batch_size]."""
+        """Sample `count` batches with one transfer; return them and their rows [count, batch_size].
+
+        On the CPU they are valid until the next call, which uses the same memory.
+        """
         rows, weight = self.sampler.sample(self.oldest, self.count, (count, batch_size), beta, generator)
-        gathered = self._scaled(self.gather(rows, generator))
-        gathered["weight"] = weight
-        columns = (_batches(gathered[name], count, device) for name in ReplayBatch._fields)
-        return [ReplayBatch(*parts) for parts in zip(*columns, strict=True)], rows
+        memory = self._memory_for((count, batch_size), weighted=weight is not None)
+        gathered = self._scaled(self.gather(rows, generator, memory))
+        gathered["weight"] = None
+        if weight is not None:
+            gathered["weight"] = memory.arrays["weight"]
+            gathered["weight"][:] = weight
+        return memory.batches(gathered, device), rows
+
+    def _memory_for(self, leading: tuple[int, int], *, weighted: bool) -> BatchMemory:
+        """Return memory for batches of a size."""
+        masked = self.masks.width
+        if self._memory is None or self._memory_key != (leading, weighted, masked):
+            observation, mask = self.observations.form, ((masked,), np.dtype(np.bool_))
+            columns = {name: (self.columns[name].shape[1:], self.columns[name].dtype) for name in _PLAIN}
+            columns |= {"observation": observation, "next_observation": observation}
+            columns |= {"weight": ((), np.dtype(np.float32))} if weighted else {}
+            columns |= {"mask": mask, "next_mask": mask} if masked else {}
+            self._memory, self._memory_key = BatchMemory(leading, columns), (leading, weighted, masked)
+        return self._memory
 
     def _scaled(self, gathered: dict[str, Any]) -> dict[str, Any]:
         """Scale gathered transitions by the current statistics."""
@@ -176,25 +186,23 @@ class Replay:
             gathered["reward"] = self.accumulator.total(self.normalizers.reward(gathered["reward"]))
         return gathered
 
-    def gather(self, rows: np.ndarray, generator: np.random.Generator) -> dict[str, Any]:
-        """Return the transitions in rows [...] as unscaled host arrays."""
-        columns = self.columns
-        return {
-            "observation": self.observations.get(columns["observation"].take(rows, axis=0)),
-            "next_observation": self.observations.get(columns["successor"].take(rows, axis=0)),
-            "action": columns["action"].take(rows, axis=0),
-            "reward": columns["reward"].take(rows, axis=0),
-            "discount": columns["discount"].take(rows),
-            "mask": self._masks_of(columns["observation"], rows),
-            "next_mask": self._masks_of(columns["successor"], rows),
-        }
+    def gather(
+        self, rows: np.ndarray, generator: np.random.Generator, memory: BatchMemory | None = None
+    ) -> dict[str, Any]:
+        """Return the transitions in rows [...] as unscaled host arrays, in `memory` if it is given."""
+        into: Mapping[str, Any] = {} if memory is None else memory.arrays
+        gathered: dict[str, Any] = {}
+        for name, column, mask in _REFERRED:
+            serials = self.columns[column].take(rows, axis=0)
+            gathered[name] = self.observations.get(serials, into.get(name))
+            gathered[mask] = self._masks_of(serials, into.get(mask))
+        for name in _PLAIN:  # with another mode NumPy would write to a copy first; rows outside were refused above
+            gathered[name] = self.columns[name].take(rows, axis=0, out=into.get(name), mode="clip")
+        return gathered
 
-    def _masks_of(self, serials: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
-        """Return the masks of the observations in rows; a stack of frames has that of its newest."""
-        if not self.masks.width:
-            return None
-        newest = serials if serials.ndim == 1 else serials[:, -1]
-        return self.masks.get(newest.take(rows))
+    def _masks_of(self, serials: np.ndarray, into: np.ndarray | None = None) -> np.ndarray | None:
+        """Return the masks of observations by their serial numbers; a stack of frames has that of its newest."""
+        return self.masks.get(serials if self.stacks.stack == 1 else serials[..., -1], into)
 
     def marks(self) -> tuple[int, int]:
         """Return the serial numbers up to which transitions and observations are stored."""
@@ -276,13 +284,3 @@ class Replay:
 def _below(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the saved columns whose names begin with a prefix, without it."""
     return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-
-
-def _batches(column: NumpyObservation | None, count: int, device: torch.device) -> Sequence[Any]:
-    """Move arrays [count, batch_size, ...] to the device at once and return one slice per batch."""
-    if column is None:
-        return (None,) * count
-    if isinstance(column, dict):
-        parts = [array_to_tensor(array, device).unbind() for array in column.values()]
-        return [dict(zip(column, values, strict=True)) for values in zip(*parts, strict=True)]
-    return array_to_tensor(column, device).unbind()

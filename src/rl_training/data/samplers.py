@@ -55,7 +55,8 @@ class UniformSampler:
         self, oldest: int, count: int, shape: tuple[int, int], beta: float, generator: np.random.Generator
     ) -> Sampled:
         """Sample serial numbers uniformly."""
-        return Sampled(generator.integers(oldest, count, size=shape) % self.capacity, None)
+        rows = generator.integers(oldest, count, size=shape)
+        return Sampled(rows if count <= self.capacity else rows % self.capacity, None)
 
     def update(self, rows: np.ndarray, error: np.ndarray) -> None:
         """Do nothing: errors are not used."""

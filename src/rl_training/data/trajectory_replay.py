@@ -117,15 +117,15 @@ class TrajectoryReplay(Replay):
 
     def observed(self, rows: np.ndarray) -> tuple[NumpyObservation, np.ndarray | None]:
         """Return the observations [..., *shape] before steps [...], scaled as of now, and the legal actions in them."""
-        serials = self.columns["observation"]
-        return self._scaled_at(serials, rows), self._masks_of(serials, rows)
+        serials = self.columns["observation"].take(rows, axis=0)
+        return self._scaled_at(serials), self._masks_of(serials)
 
     def reached(self, rows: np.ndarray) -> NumpyObservation:
         """Return the true next observations [..., *shape] of steps [...], scaled by the current statistics."""
-        return self._scaled_at(self.columns["successor"], rows)
+        return self._scaled_at(self.columns["successor"].take(rows, axis=0))
 
-    def _scaled_at(self, serials: np.ndarray, rows: np.ndarray) -> NumpyObservation:
-        return self.normalizers.scale_observation(self.observations.get(serials.take(rows, axis=0)))
+    def _scaled_at(self, serials: np.ndarray) -> NumpyObservation:
+        return self.normalizers.scale_observation(self.observations.get(serials))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that is not in the rows."""

@@ -60,9 +60,8 @@ class Rows:
     """[rows, n] bool; None for Box actions."""
 
     @classmethod
-    def allocate(cls, observation_space: gym.Space[Any], action_space: gym.Space[Any], rows: int) -> Rows:
-        """Return new arrays for `rows` environments of these spaces."""
-        width = mask_width(action_space)
+    def allocate(cls, observation_space: gym.Space[Any], width: int, rows: int) -> Rows:
+        """Return new arrays for `rows` environments whose action masks have a width."""
         return cls(
             obs=empty_obs(observation_space, rows),
             reward=np.empty(rows, dtype=np.float32),
@@ -206,6 +205,7 @@ class SyncVectorEnv:
         self.num_envs = len(self._slots)
         self.observation_space = self._slots[0].observation_space
         self.action_space = self._slots[0].action_space
+        self._mask_width = mask_width(self.action_space)
 
     def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
         rows = self._rows()
@@ -243,7 +243,7 @@ class SyncVectorEnv:
 
     def _rows(self) -> Rows:
         # New arrays at every step: arrays that were returned are never written again.
-        return Rows.allocate(self.observation_space, self.action_space, self.num_envs)
+        return Rows.allocate(self.observation_space, self._mask_width, self.num_envs)
 
 
 def slot_states(state: dict[str, Any], num_envs: int) -> list[dict[str, Any]]:

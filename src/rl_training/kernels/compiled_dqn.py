@@ -1,282 +1,231 @@
-"""The gradient of plain deep Q-learning in compiled code, for small networks on the CPU.
-
-An update of two layers of 64 units is a few microseconds of arithmetic; as a row of tensor operations it takes ten
-times as long. Matrices lie in one flat array of scratch memory, their rows padded by zeros to whole lanes.
-"""
+"""Deep Q-learning in compiled code: acting and whole gradient steps, for perceptrons on the CPU."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.dqn import DQN
+from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
-from rl_training.kernels.compiled.lanes import LANES, load, multiply_add, number, store
-from rl_training.search.compilation import compiled, part
+from rl_training.kernels.checks import compare
+from rl_training.kernels.compiled import q_updates as compiled
+from rl_training.kernels.compiled.lanes import LANES
+from rl_training.kernels.compiled.perceptrons import packed_size, trace_size, transposed_size
+from rl_training.kernels.compiled.q_values import CATEGORICAL, NUMBER, QUANTILE, Head
+from rl_training.kernels.layouts import ACTIVATIONS, as_array, mlp_places
+from rl_training.models.layers import MLP
+from rl_training.models.q_network import QNetwork
 
-_NO_WEIGHT, _NO_MASK = np.empty(0, np.float32), np.empty((0, 0), np.bool_)
+KINDS = {"none": NUMBER, "categorical": CATEGORICAL, "quantile": QUANTILE}
+_CHUNK_NUMBERS = 1 << 16  # of one stream's layers for the rows that are passed at once: they stay in the cache
+_MOST_KNOWN = 256  # batches
+_NO_INDICES, _NO_MASK, _NO_NUMBERS = np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.float32)
 
 
-class CompiledGradient:
-    """Computes what `dqn_loss` and autograd do, for perceptrons with ReLU whose weights are flat arrays."""
+class CompiledDQN:
+    """Takes the place of `act` and `improve`."""
 
-    def __init__(
-        self,
-        sizes: tuple[int, ...],
-        values: Tensor,
-        target_values: Tensor,
-        gradient: Tensor,
-        *,
-        double: bool,
-        huber: bool,
+    def __init__(self, algorithm: DQN, kernel: str) -> None:
+        params, optimizer = algorithm.params, algorithm.optimizer
+        self.algorithm = algorithm
+        self.kernel = kernel
+        self.model: QNetwork = algorithm.model
+        self.streams = describe(self.model, optimizer.values)
+        self.head = Head(
+            kind=KINDS[params.distribution],
+            actions=self.model.num_actions,
+            outputs=self.model.outputs,
+            support=algorithm.support.numpy() if params.distribution == "categorical" else _NO_NUMBERS,
+            huber=params.loss == "huber",
+        )
+        self.settings = compiled.Settings(
+            double=params.double,
+            max_grad_norm=-1.0 if params.max_grad_norm is None else float(params.max_grad_norm),
+            beta1=float(optimizer.beta1),
+            eps=float(optimizer.eps),
+        )
+        self.memory = allocate(self.streams, self.head)
+        self._arrays = (
+            optimizer.values.numpy(),
+            algorithm.target_values.numpy(),
+            optimizer.state["exp_avg"].numpy(),
+            optimizer.state["exp_avg_sq"].numpy(),
+            optimizer.gradient.numpy(),
+        )
+        self._known: dict[int, tuple[ReplayBatch, compiled.Batch]] = {}  # batches that were seen, by their number
+        self._chance = torch.empty(0)
+        self._encode: Any = self.model.encoder.forward  # calling the module itself takes longer than a small network
+
+    def improve(self, batch: ReplayBatch, controls: Mapping[str, float]) -> dict[str, Tensor]:
+        """Take a gradient step and return metrics."""
+        optimizer = self.algorithm.optimizer
+        report, errors = self._update(batch, float(controls["learning_rate"]), optimizer.steps + 1)
+        optimizer.count_steps(1)
+        loss, value, norm = torch.from_numpy(report).unbind()
+        metrics = {"loss_q": loss, "q_mean": value, "gradient_norm": norm}
+        return metrics if batch.weight is None else {**metrics, "td_error": torch.from_numpy(errors)}
+
+    def check_improvement(
+        self, reference: Callable[..., dict[str, Tensor]], batch: ReplayBatch, controls: Mapping[str, float]
     ) -> None:
-        """`sizes` are the widths from input to output; a layer's weight [out, in] precedes its bias in the tensors."""
-        self._networks = values.numpy(), target_values.numpy(), gradient.numpy()  # they share the tensors' memory
-        self._sizes = np.array(sizes)
-        self._options = double, huber
-        widths = [size + -size % LANES for size in sizes]
-        self._widest = max(widths)
-        self._width = sum(widths) + 2 * self._widest  # of all layers and of two gradients, per transition
-        # A layer's weight with its bias, either way round.
-        self._packed = max((max(pair) + 1) * max(pair) for pair in pairwise(widths))
-        self._scratch = np.empty(0, np.float32)
+        """Compare the gradients of a batch."""
+        self.algorithm.gradient(batch)
+        expected = self.algorithm.optimizer.gradient.clone()
+        compare(self.kernel, "the gradient of this run's first update", self.gradient(batch), expected)
 
-    def __call__(
-        self, features: Tensor, next_features: Tensor, batch: ReplayBatch
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Write the gradient for features [B, inputs] and return what `dqn_loss` returns."""
-        rows = len(features)
-        needed = self._widest + self._packed + rows * self._width
-        if len(self._scratch) != needed:
-            self._scratch = np.zeros(needed, np.float32)
-        errors, report = np.empty(rows, np.float32), np.empty(2, np.float32)
-        value_gradient(
-            *self._networks,
-            self._sizes,
-            features.reshape(-1).numpy(),
-            next_features.reshape(-1).numpy(),
-            batch.action.numpy(),
-            batch.reward.numpy(),
-            batch.discount.numpy(),
-            _NO_WEIGHT if batch.weight is None else batch.weight.numpy(),
-            _NO_MASK if batch.next_mask is None else batch.next_mask.numpy(),
-            *self._options,
-            self._scratch,
+    def gradient(self, batch: ReplayBatch) -> Tensor:
+        """Return the gradient of the loss, in the optimizer's order."""
+        self._update(batch, 0.0, 0)
+        return self.algorithm.optimizer.gradient
+
+    def _update(self, batch: ReplayBatch, learning_rate: float, step: int) -> tuple[np.ndarray, np.ndarray]:
+        report = np.empty(compiled.REPORT, np.float32)
+        errors = np.empty(len(batch.reward), np.float32)
+        compiled.q_update(
+            *self._arrays,
+            self.streams,
+            self.memory,
+            self.head,
+            self._transitions(batch),
+            self.settings,
+            _NO_INDICES,
+            learning_rate,
+            step,
             errors,
             report,
         )
-        loss, value = torch.from_numpy(report)
-        return loss, None if batch.weight is None else torch.from_numpy(errors), value
+        return report, errors
+
+    def _transitions(self, batch: ReplayBatch) -> compiled.Batch:
+        """Return a batch as compiled code takes it; a replay fills the same batches again and again."""
+        known = self._known.get(id(batch))
+        if known is not None:
+            return known[1]
+        weight, mask = batch.weight, batch.next_mask
+        features, next_features = self._encode(batch.observation), self._encode(batch.next_observation)
+        arrays = compiled.Batch(
+            _array(features),
+            _array(next_features),
+            _array(batch.action),
+            _array(batch.reward),
+            _array(batch.discount),
+            _NO_NUMBERS if weight is None else _array(weight),
+            _NO_MASK if mask is None else _array(mask.view(torch.uint8)),
+        )
+        if all(part is None or _shares(part, array) for part, array in zip(_parts(batch), arrays, strict=True)):
+            if len(self._known) == _MOST_KNOWN:
+                self._known.clear()
+            self._known[id(batch)] = batch, arrays  # the batch itself is kept: its number is nobody else's
+        return arrays
+
+    def act(
+        self, observation: Observation, mask: Tensor | None, controls: Mapping[str, float], generator: torch.Generator
+    ) -> Tensor:
+        """Return the best actions, or with probability epsilon random ones."""
+        algorithm, epsilon = self.algorithm, controls.get("epsilon", 0.0)
+        if algorithm.repeats is not None:
+            return algorithm.repeats.step(self.greedy(observation, mask)[0], mask, epsilon, generator)
+        if epsilon <= 0:
+            return self.greedy(observation, mask)[0]
+        features: Tensor = self._encode(observation)
+        if len(self._chance) != len(features):
+            self._chance = torch.empty(len(features))
+        chance = self._chance.uniform_(generator=generator)
+        action, _, explores = self._best(features, mask, chance.numpy(), epsilon)
+        if not explores:
+            return action
+        return torch.where(chance < epsilon, algorithm.random_actions(len(action), mask, generator), action)
+
+    def greedy(self, observation: Observation, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the best legal actions [B] and the values [B, actions]."""
+        action, values, _ = self._best(self._encode(observation), mask, _NO_NUMBERS, 0.0)
+        return action, torch.from_numpy(values)
+
+    def _best(
+        self, features: Tensor, mask: Tensor | None, chance: np.ndarray, epsilon: float
+    ) -> tuple[Tensor, np.ndarray, bool]:
+        rows, actions = features.shape[0], self.head.actions
+        values, action = np.empty((rows, actions), np.float32), np.empty(rows, np.int64)
+        explores = compiled.greedy_actions(
+            self._arrays[0],
+            self.streams,
+            self.memory,
+            self.head,
+            _array(features),
+            _NO_INDICES,
+            _NO_MASK if mask is None else _array(mask.view(torch.uint8)),
+            values.reshape(-1),
+            action,
+            chance,
+            epsilon,
+        )
+        return torch.from_numpy(action), values, explores
+
+    def check_act(self, reference: Callable[..., Tensor], observation: Observation, *arguments: Any) -> None:
+        """Compare the values of actions."""
+        with torch.no_grad():
+            expected = self.algorithm.values(observation)
+        _, found = self.greedy(observation, None)
+        compare(self.kernel, "the action values at this run's first step", found, expected)
 
 
-@part()
-def padded(width: int) -> int:
-    """Return a row's length in scratch memory."""
-    return (width + LANES - 1) // LANES * LANES
+def describe(model: QNetwork, values: Tensor) -> compiled.Streams:
+    """Return what compiled code has to know of a network whose parameters are views of `values`."""
+    streams = [stream for stream in (model.advantage, model.value) if isinstance(stream, MLP)]
+    sizes = [stream.sizes for stream in streams]
+    return compiled.Streams(
+        sizes=as_array(sizes),
+        places=as_array([mlp_places(values, stream) for stream in streams]),
+        ends=np.cumsum([packed_size(widths) for widths in sizes]),
+        transposed_ends=np.cumsum([transposed_size(widths) for widths in sizes]),
+        activation=ACTIVATIONS[streams[0].activation],
+    )
 
 
-@part()
-def pack(source: np.ndarray, row: int, step: int, rows: int, columns: int, scratch: np.ndarray, to: int) -> None:
-    """Copy a matrix whose rows lie `row` and columns `step` numbers apart to rows padded by zeros."""
-    width = padded(columns)
-    for index in range(rows):
-        given, packed = source[index * row :], scratch[to + index * width : to + (index + 1) * width]
-        for column in range(columns):
-            packed[column] = given[column * step]
-        packed[columns:] = np.float32(0.0)
+def allocate(streams: compiled.Streams, head: Head) -> compiled.Memory:
+    """Return the memory that compiled code works in."""
+    sizes = [tuple(map(int, widths)) for widths in streams.sizes]
+    per_row = max(map(trace_size, sizes))
+    chunk = min(max(_CHUNK_NUMBERS // per_row // LANES * LANES, LANES), 512)
+    region = chunk * max(_padded(width) for widths in sizes for width in widths)
+    outputs, packed = _padded(head.outputs), int(streams.ends[-1])
+    return compiled.Memory(
+        values=np.zeros(packed, np.float32),
+        target=np.zeros(packed, np.float32),
+        gradient=np.zeros(packed, np.float32),
+        transposed=np.zeros(int(streams.transposed_ends[-1]) + LANES, np.float32),
+        trace=np.zeros(len(sizes) * chunk * per_row, np.float32),
+        stride=chunk * per_row,
+        grad=np.zeros(LANES + 2 * region, np.float32),
+        other=LANES + region,
+        choice=np.zeros(chunk, np.int64),
+        action_values=np.zeros(head.actions, np.float32),
+        wanted=np.zeros(chunk * outputs, np.float32),
+        taken=np.zeros(chunk * outputs, np.float32),
+        valid=(np.arange(outputs) < head.outputs).astype(np.float32),
+        chunk=chunk,
+    )
 
 
-@part()
-def eight_rows(
-    scratch: np.ndarray, left: int, row: int, step: int, inner: int, right: int, width: int, start: int, to: int
-) -> None:
-    """Do what `product` does for eight rows and LANES columns: the sums stay in registers."""
-    sum0 = sum1 = sum2 = sum3 = sum4 = sum5 = sum6 = sum7 = load(scratch, start)
-    for k in range(inner):
-        lanes, at = load(scratch, right + k * width), left + k * step
-        sum0 = multiply_add(number(scratch, at), lanes, sum0)
-        sum1 = multiply_add(number(scratch, at + row), lanes, sum1)
-        sum2 = multiply_add(number(scratch, at + 2 * row), lanes, sum2)
-        sum3 = multiply_add(number(scratch, at + 3 * row), lanes, sum3)
-        sum4 = multiply_add(number(scratch, at + 4 * row), lanes, sum4)
-        sum5 = multiply_add(number(scratch, at + 5 * row), lanes, sum5)
-        sum6 = multiply_add(number(scratch, at + 6 * row), lanes, sum6)
-        sum7 = multiply_add(number(scratch, at + 7 * row), lanes, sum7)
-    store(scratch, to, sum0)
-    store(scratch, to + width, sum1)
-    store(scratch, to + 2 * width, sum2)
-    store(scratch, to + 3 * width, sum3)
-    store(scratch, to + 4 * width, sum4)
-    store(scratch, to + 5 * width, sum5)
-    store(scratch, to + 6 * width, sum6)
-    store(scratch, to + 7 * width, sum7)
+def _padded(width: int) -> int:
+    return width + -width % LANES
 
 
-@part()
-def product(
-    scratch: np.ndarray,
-    left: int,
-    row: int,
-    step: int,
-    rows: int,
-    inner: int,
-    right: int,
-    width: int,
-    start: int,
-    to: int,
-) -> None:
-    """Write left [rows, inner] times right [inner, width], plus the row at `start`, to [rows, width].
-
-    The left matrix may lie either way round: its rows are `row` and its columns `step` numbers apart.
-    """
-    together = rows - rows % 8
-    for column in range(0, width, LANES):
-        for index in range(0, together, 8):
-            at, target = left + index * row, to + index * width + column
-            eight_rows(scratch, at, row, step, inner, right + column, width, start + column, target)
-        for index in range(together, rows):
-            total = load(scratch, start + column)
-            for k in range(inner):
-                factor = number(scratch, left + index * row + k * step)
-                total = multiply_add(factor, load(scratch, right + k * width + column), total)
-            store(scratch, to + index * width + column, total)
+def _parts(batch: ReplayBatch) -> tuple[Any, ...]:
+    """Return what `compiled.Batch` is made of."""
+    observations = batch.observation, batch.next_observation
+    return *observations, batch.action, batch.reward, batch.discount, batch.weight, batch.next_mask
 
 
-@part()
-def forward(weights: np.ndarray, sizes: np.ndarray, rows: int, scratch: np.ndarray, packed: int, trace: int) -> int:
-    """Write every layer's output behind the input [rows, padded] at `trace`; return where the last one begins."""
-    offset, layers = 0, len(sizes) - 1
-    for layer in range(layers):
-        inputs, outputs = sizes[layer], sizes[layer + 1]
-        width, output = padded(outputs), trace + rows * padded(inputs)
-        bias = packed + inputs * width
-        pack(weights[offset:], 1, inputs, inputs, outputs, scratch, packed)
-        pack(weights[offset + inputs * outputs :], 0, 1, 1, outputs, scratch, bias)
-        product(scratch, trace, padded(inputs), 1, rows, inputs, packed, width, bias, output)
-        if layer < layers - 1:
-            hidden = scratch[output : output + rows * width]
-            for index in range(len(hidden)):
-                hidden[index] = np.float32(0.0) if hidden[index] < 0 else hidden[index]  # NaN stays what it is
-        offset += (inputs + 1) * outputs
-        trace = output
-    return trace
+def _shares(part: Observation, array: np.ndarray) -> bool:
+    return isinstance(part, Tensor) and part.data_ptr() == array.ctypes.data
 
 
-@part()
-def backward(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    sizes: np.ndarray,
-    rows: int,
-    scratch: np.ndarray,
-    packed: int,
-    output: int,
-    by_output: int,
-    room: int,
-) -> None:
-    """Write the gradient of all weights, given that by the last output [rows, padded] and room of the same size.
-
-    The scratch memory begins with a row of zeros.
-    """
-    offset, seen = len(weights), output
-    for layer in range(len(sizes) - 2, -1, -1):
-        inputs, outputs = sizes[layer], sizes[layer + 1]
-        width, out_width = padded(inputs), padded(outputs)
-        offset -= (inputs + 1) * outputs
-        seen -= rows * width  # what the layer saw
-        by_weight, by_bias = gradient[offset:], gradient[offset + inputs * outputs :]
-        by_bias[:outputs] = np.float32(0.0)
-        for row in range(rows):
-            by_sum = scratch[by_output + row * out_width :]
-            for index in range(outputs):
-                by_bias[index] += by_sum[index]
-        product(scratch, by_output, 1, out_width, outputs, rows, seen, width, 0, packed)
-        for index in range(outputs):
-            padded_row, row_of_weight = scratch[packed + index * width :], by_weight[index * inputs :]
-            for column in range(inputs):
-                row_of_weight[column] = padded_row[column]
-        if layer:
-            pack(weights[offset:], inputs, 1, outputs, inputs, scratch, packed)
-            product(scratch, by_output, out_width, 1, rows, outputs, packed, width, 0, room)
-            by_hidden, hidden = scratch[room : room + rows * width], scratch[seen : seen + rows * width]
-            for index in range(len(hidden)):
-                by_hidden[index] *= np.float32(hidden[index] > 0)
-            by_output, room = room, by_output
-
-
-@part()
-def best(values: np.ndarray, mask: np.ndarray, row: int) -> int:
-    """Return the first of the legal actions with the largest value, or one whose value is NaN."""
-    chosen = -1
-    for action in range(len(values)):
-        if len(mask) == 0 or mask[row, action]:
-            value = values[action]
-            if chosen < 0 or value > values[chosen] or value != value:
-                chosen = action
-    return chosen
-
-
-@compiled
-def value_gradient(
-    values: np.ndarray,
-    target_values: np.ndarray,
-    gradient: np.ndarray,
-    sizes: np.ndarray,
-    features: np.ndarray,
-    next_features: np.ndarray,
-    action: np.ndarray,
-    reward: np.ndarray,
-    discount: np.ndarray,
-    weight: np.ndarray,
-    next_mask: np.ndarray,
-    double: bool,
-    huber: bool,
-    scratch: np.ndarray,
-    errors: np.ndarray,
-    report: np.ndarray,
-) -> None:
-    """Write the gradient of the temporal-difference loss, each transition's error, the loss and the mean value."""
-    rows, inputs, actions = len(reward), sizes[0], sizes[-1]
-    width, widest, layers = padded(actions), 0, 0
-    for layer in range(len(sizes)):
-        widest = max(widest, padded(sizes[layer]))
-        layers += padded(sizes[layer])
-    # Zeros, two gradients, the layers and a weight.
-    by_output, room, trace = widest, (1 + rows) * widest, (1 + 2 * rows) * widest
-    packed = trace + rows * layers
-
-    pack(next_features, inputs, 1, rows, inputs, scratch, trace)
-    if double:
-        output = forward(values, sizes, rows, scratch, packed, trace)
-        for row in range(rows):
-            errors[row] = best(scratch[output + row * width :][:actions], next_mask, row)
-    output = forward(target_values, sizes, rows, scratch, packed, trace)
-    for row in range(rows):
-        successor = scratch[output + row * width :][:actions]
-        chosen = int(errors[row]) if double else best(successor, next_mask, row)
-        errors[row] = -(reward[row] + discount[row] * successor[chosen])
-
-    pack(features, inputs, 1, rows, inputs, scratch, trace)
-    output = forward(values, sizes, rows, scratch, packed, trace)
-    one, half, two = np.float32(1.0), np.float32(0.5), np.float32(2.0)
-    loss, value = 0.0, 0.0
-    scratch[by_output : by_output + rows * width] = np.float32(0.0)
-    for row in range(rows):
-        predicted = scratch[output + row * width + action[row]]
-        error = predicted + errors[row]
-        size = abs(error)
-        counts = weight[row] if len(weight) else one
-        if not huber:
-            cost, slope = error * error, two * error
-        elif size > one:
-            cost, slope = size - half, one if error > 0 else -one
-        else:
-            cost, slope = half * error * error, error
-        scratch[by_output + row * width + action[row]] = slope * counts / np.float32(rows)
-        errors[row] = size
-        loss += counts * cost
-        value += predicted
-    report[0], report[1] = loss / rows, value / rows
-    backward(values, gradient, sizes, rows, scratch, packed, output, by_output, room)
+def _array(tensor: Tensor) -> np.ndarray:
+    """Return the elements in order; of contiguous tensors they share the memory."""
+    return tensor.numpy().reshape(-1)

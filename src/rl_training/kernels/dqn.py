@@ -1,61 +1,43 @@
-"""The gradient of plain deep Q-learning as one compiled function, for small perceptrons with ReLU on the CPU."""
+"""Deep Q-learning by compiled code: perceptrons with ReLU or tanh and without noise on the weights, on the CPU."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from rl_training.algorithms import dqn
+from rl_training.algorithms import distributional, dqn
 from rl_training.algorithms.dqn import DQN
-from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
-from rl_training.kernels.checks import replace_gradient
+from rl_training.kernels.checks import replace_method
+from rl_training.kernels.layouts import ACTIVATIONS
 from rl_training.models.layers import MLP
+from rl_training.models.optimizers import FlatOptimizer
 from rl_training.models.q_network import QNetwork
 
-LARGEST_COMPILED = 1 << 22  # weights times batch size, beyond which torch's products make up for the cost of its calls
+LARGEST = 1 << 18  # weights, beyond which torch's products make up for the cost of its calls
+LARGEST_ACTING = 1 << 16  # weights, beyond which packing them for one observation takes longer than torch
+LARGEST_FOR_THREADS = 1 << 22  # weights times batch size, beyond which products that threads share are faster
 
 
 def attach(algorithm: DQN, kernel: str) -> None:
-    """Replace the gradient by a compiled one."""
-    params = algorithm.params
-    requires.own_formula(algorithm, DQN, "loss", "gradient")
+    """Replace the gradient step and acting by compiled code."""
+    requires.own_formula(algorithm, DQN, "loss", "gradient", "improve")
     requires.own_functions(dqn, "dqn_loss", "dqn_target", "take_action", "legal_values", "expected_values")
-    requires.that(params.distribution == "none", "distributional values have no compiled gradient")
-    requires.that(algorithm.device.type == "cpu", "the gradient is compiled for the CPU only")
+    distributions = "project_categorical", "categorical_loss", "quantile_huber_loss"
+    requires.own_functions(dqn, *distributions, defined_by=distributional)
+    requires.that(algorithm.device.type == "cpu", "the update is compiled for the CPU only")
+    requires.exact(algorithm.optimizer, FlatOptimizer)
     model = requires.exact(algorithm.model, QNetwork)
     requires.plain_encoder(model.encoder)
-    requires.that(model.value is None, "dueling streams have no compiled gradient")
-    stream = requires.exact(model.advantage, MLP)
-    requires.that(stream.activation is torch.relu, "only ReLU has a compiled gradient")
-    small = len(algorithm.optimizer.values) * params.batch_size <= LARGEST_COMPILED
-    requires.that(small, "the network is so large that torch is as fast")
-    gradient = DQNGradient(algorithm, stream.sizes)
-    replace_gradient(algorithm, kernel, "gradient", gradient, algorithm.optimizer)
+    for stream in (model.advantage, model.value):
+        if stream is not None:
+            activation = requires.exact(stream, MLP).activation
+            requires.that(activation in ACTIVATIONS, "the activation has no compiled gradient")
+    weights = len(algorithm.optimizer.values)
+    small = torch.get_num_threads() == 1 or weights * algorithm.params.batch_size <= LARGEST_FOR_THREADS
+    requires.that(small and weights <= LARGEST, "the network is so large that torch is as fast")
+    from rl_training.kernels.compiled_dqn import CompiledDQN  # numba takes a third of a second to import
 
-
-class DQNGradient:
-    """Fills the network's gradient as `DQN.gradient` does."""
-
-    def __init__(self, algorithm: DQN, sizes: tuple[int, ...]) -> None:
-        from rl_training.kernels.compiled_dqn import CompiledGradient  # numba takes a third of a second to import
-
-        self._encode: Any = algorithm.model.encoder.forward
-        self._gradient = CompiledGradient(
-            sizes,
-            algorithm.optimizer.values,
-            algorithm.target_values,
-            algorithm.optimizer.gradient,
-            double=algorithm.params.double,
-            huber=algorithm.params.loss == "huber",
-        )
-
-    def __call__(self, batch: ReplayBatch) -> dict[str, Tensor]:
-        """Compute the gradient and return metrics."""
-        loss, errors, value = self._gradient(
-            self._encode(batch.observation), self._encode(batch.next_observation), batch
-        )
-        metrics = {"loss_q": loss, "q_mean": value}
-        return metrics if errors is None else {**metrics, "td_error": errors}
+    compiled = CompiledDQN(algorithm, kernel)
+    replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)
+    if weights <= LARGEST_ACTING and requires.is_own(algorithm, DQN, "act", "values", "_best", "_explore"):
+        replace_method(algorithm, "act", compiled.act, compiled.check_act)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.layers import StackedMLP, parameter_pairs
+from rl_training.models.layers import MLP, StackedMLP, parameter_pairs
 
 # The numbers of `kernels.compiled.perceptrons`.
 ACTIVATIONS: dict[Callable[[Tensor], Tensor], int] = {torch.tanh: 0, torch.relu: 1}
@@ -30,6 +30,14 @@ def stacked_places(values: Tensor, network: StackedMLP, member: int) -> list[Pla
         first = index_in(values, weight) + member * inputs * outputs
         places.append((first, outputs, 1, index_in(values, bias) + member * outputs))
     return places
+
+
+def mlp_places(values: Tensor, network: MLP) -> list[Place]:
+    """Return the places of a perceptron, whose weights are [outputs, inputs]."""
+    return [
+        (index_in(values, weight), 1, int(weight.shape[1]), index_in(values, bias))
+        for weight, bias in parameter_pairs(network)
+    ]
 
 
 def linear_place(values: Tensor, layer: nn.Linear) -> Place:

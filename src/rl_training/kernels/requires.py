@@ -40,15 +40,27 @@ def plain_encoder(encoder: nn.Module, whose: str = "the") -> None:
 def own_formula(algorithm: Any, known: type, *methods: str) -> None:
     """Require that the algorithm's methods are those of the known class: nobody has overridden or replaced them."""
     for name in methods:
+        reason = f"{type(algorithm).__qualname__}.{name} is not that of {known.__qualname__}"
+        that(is_own(algorithm, known, name), reason)
+
+
+def is_own(algorithm: Any, known: type, *methods: str) -> bool:
+    """Return whether the algorithm's methods are those of the known class."""
+    for name in methods:
         method = getattr(type(algorithm), name)
         replaced = name in vars(algorithm) or method is not getattr(known, name)
-        replaced |= (method.__module__, method.__qualname__) != (known.__module__, f"{known.__qualname__}.{name}")
-        that(not replaced, f"{type(algorithm).__qualname__}.{name} is not that of {known.__qualname__}")
+        if replaced or (method.__module__, method.__qualname__) != (known.__module__, f"{known.__qualname__}.{name}"):
+            return False
+    return True
 
 
-def own_functions(module: ModuleType, *names: str) -> None:
-    """Require that the functions a formula calls are the package's own, not others put in their place."""
+def own_functions(module: ModuleType, *names: str, defined_by: ModuleType | None = None) -> None:
+    """Require that the functions a formula calls are the package's own, not others put in their place.
+
+    `module` calls them, and defines them where no other module is given.
+    """
     for name in names:
         function = getattr(module, name)
-        own = getattr(function, "__module__", None) == module.__name__ and function.__name__ == name
+        home = (defined_by or module).__name__
+        own = getattr(function, "__module__", None) == home and function.__name__ == name
         that(own, f"{module.__name__}.{name} was replaced")

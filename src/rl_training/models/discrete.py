@@ -25,4 +25,5 @@ class DiscreteActions:
 
     def to_env(self, action: Tensor) -> np.ndarray:
         """Return the actions [B] as the environment numbers them, from the space's `start`."""
-        return action.cpu().numpy() + self.start
+        host: np.ndarray = action.cpu().numpy()
+        return host + self.start if self.start else host

@@ -120,7 +120,9 @@ class BoxHead(ActionHead):
         shaped = action.cpu().numpy().reshape(-1, *self.space.shape)
         if self.space.dtype.kind in "iub":  # a cast would truncate, and hardly ever give the highest value
             shaped = np.rint(shaped)
-        return np.clip(shaped, self.space.low, self.space.high).astype(self.space.dtype, copy=False)
+        # Several times as fast as `np.clip` on small arrays.
+        clipped = np.minimum(np.maximum(shaped, self.space.low), self.space.high)
+        return clipped.astype(self.space.dtype, copy=False)
 
 
 class GaussianHead(BoxHead):

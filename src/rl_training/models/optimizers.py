@@ -56,7 +56,8 @@ class FlatOptimizer:
         # The fused kernel keeps its step count on the device of the parameters, the plain one on the host.
         count_device = self.values.device if rule == "adam" else torch.device("cpu")
         self.state["step"] = torch.zeros((), device=count_device)
-        self._steps = 0  # the same count, available without a device synchronisation
+        # The count itself, available without a device synchronisation; the tensor is set before it is read.
+        self._steps = 0
 
     def step(self, loss: Tensor, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
         """Make one step along the gradient of `loss` and return the gradient's norm before clipping."""
@@ -83,7 +84,6 @@ class FlatOptimizer:
 
     def count_steps(self, steps: int) -> None:
         """Count steps that compiled code has taken with the same values and statistics."""
-        self.state["step"].add_(steps)
         self._steps += steps
         torch.autograd.graph.increment_version(self.values)
 
@@ -100,7 +100,7 @@ class FlatOptimizer:
     def _apply(self, learning_rate: float) -> None:
         values, gradient, step = [self.values], [self.gradient], [self.state["step"]]
         if self.rule == "adam":
-            step[0].add_(1)
+            step[0].fill_(self._steps + 1)
             torch._fused_adam_(
                 values,
                 gradient,
@@ -117,6 +117,7 @@ class FlatOptimizer:
                 maximize=False,
             )
         else:
+            step[0].fill_(self._steps)
             rmsprop(
                 values,
                 gradient,
@@ -147,6 +148,7 @@ class FlatOptimizer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the running statistics; learning rates and epsilons belong to the configuration."""
+        self.state["step"].fill_(self._steps)
         return dict(self.state)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

@@ -200,10 +200,10 @@ def pack(
     for column in range(0, whole, LANES):
         for index in range(rows):
             store(out, out_at + column * rows + index * LANES, load(source, at + index * row + column))
-    for index in range(rows):
-        given, target = at + index * row, out_at + index * LANES
-        for column in range(whole, columns):
-            out[target + column // LANES * rows * LANES + column % LANES] = number(source, given + column * step)
+    for column in range(whole, columns):  # one after the other: where `row` is 1, memory is read in order
+        given, target = at + column * step, out_at + column // LANES * rows * LANES + column % LANES
+        for index in range(rows):
+            out[target + index * LANES] = number(source, given + index * row)
 
 
 @part()
@@ -216,10 +216,10 @@ def unpack(
     for column in range(0, whole, LANES):
         for index in range(rows):
             store(out, out_at + index * row + column, load(blocks, at + column * rows + index * LANES))
-    for index in range(rows):
-        given, target = at + index * LANES, out_at + index * row
-        for column in range(whole, columns):
-            out[target + column * step] = number(blocks, given + column // LANES * rows * LANES + column % LANES)
+    for column in range(whole, columns):
+        given, target = at + column // LANES * rows * LANES + column % LANES, out_at + column * step
+        for index in range(rows):
+            out[target + index * row] = number(blocks, given + index * LANES)
 
 
 @part()

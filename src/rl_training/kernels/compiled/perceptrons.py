@@ -63,6 +63,17 @@ def pack_layers(flat: np.ndarray, places: np.ndarray, sizes: np.ndarray, packed:
 
 
 @part()
+def pack_transposed_layers(
+    flat: np.ndarray, places: np.ndarray, sizes: np.ndarray, transposed: np.ndarray, at: int
+) -> None:
+    """Pack the transposed weights of all layers but the first, which `backward` needs, from a flat array."""
+    for layer in range(1, len(sizes) - 1):
+        inputs, outputs = sizes[layer], sizes[layer + 1]
+        pack(flat, places[layer, 0], places[layer, 2], places[layer, 1], outputs, inputs, transposed, at)
+        at += outputs * padded(inputs)
+
+
+@part()
 def unpack_layers(packed: np.ndarray, at: int, places: np.ndarray, sizes: np.ndarray, flat: np.ndarray) -> int:
     """Do the reverse of `pack_layers`."""
     for layer in range(len(sizes) - 1):

@@ -47,7 +47,7 @@ def adam(
     rate = spread(np.float32(learning_rate / (1.0 - beta1**step)))
     correction = spread(np.float32(1.0 / math.sqrt(1.0 - ADAM_BETA2**step)))
     epsilon = spread(np.float32(eps))
-    for index in range(0, size, LANES):
+    for index in range(0, size - size % LANES, LANES):
         grad = load(gradient, index) * scale
         first = load(mean, index)
         first = first + (grad - first) * blend
@@ -55,6 +55,12 @@ def adam(
         store(mean, index, first)
         store(square, index, second)
         store(values, index, load(values, index) - rate * first / (root(second) * correction + epsilon))
+    for index in range(size - size % LANES, size):
+        one = gradient[index] * np.float32(factor)
+        mean[index] += (one - mean[index]) * np.float32(1.0 - beta1)
+        square[index] = square[index] * np.float32(ADAM_BETA2) + one * one * np.float32(1.0 - ADAM_BETA2)
+        deviation = math.sqrt(square[index]) * np.float32(1.0 / math.sqrt(1.0 - ADAM_BETA2**step)) + np.float32(eps)
+        values[index] -= np.float32(learning_rate / (1.0 - beta1**step)) * mean[index] / deviation
     if step % STEPS_BETWEEN_FLUSHES == 0:
         flush_subnormals(mean, size)
         flush_subnormals(square, size)
@@ -82,6 +88,9 @@ def rmsprop(
 def flush_subnormals(statistics: np.ndarray, size: int) -> None:
     """Set statistics that have decayed to nothing to zero, before they become subnormal."""
     limit, zero = spread(np.float32(NEGLIGIBLE)), spread(0.0)
-    for index in range(0, size, LANES):
+    for index in range(0, size - size % LANES, LANES):
         lanes = load(statistics, index)
         store(statistics, index, where_above(limit, where_above(zero, lanes, zero - lanes, lanes), zero, lanes))
+    for index in range(size - size % LANES, size):
+        if abs(statistics[index]) < NEGLIGIBLE:
+            statistics[index] = 0.0

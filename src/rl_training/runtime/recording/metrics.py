@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,10 +20,13 @@ RESERVED_FIELDS = ("event", "global_step", "update_count", *WALL_CLOCK_FIELDS)
 
 
 class RunningMeans:
-    """Sums of named scalars; reading them is the only host synchronisation."""
+    """Sums of named scalars; reading them is the only host synchronisation.
+
+    What lies on the host already is summed there, with the rounding of tensors at a fraction of their cost.
+    """
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor | np.float32] = {}
         self._counts: dict[str, int] = {}
 
     @property
@@ -33,12 +37,16 @@ class RunningMeans:
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add one report."""
         for name, value in metrics.items():
-            if name in self._sums:
-                self._sums[name] = self._sums[name] + (value.detach() if value.requires_grad else value)
+            total = self._sums.get(name)
+            if isinstance(total, np.float32):
+                self._sums[name] = total + np.float32(value.item())
                 self._counts[name] += 1
-            else:
-                self._sums[name] = self._checked(name, value).detach()
+            elif total is None:
+                self._sums[name] = _on_host(self._checked(name, value).detach())
                 self._counts[name] = 1
+            else:
+                self._sums[name] = _on_host(total + value.detach())
+                self._counts[name] += 1
 
     def _checked(self, name: str, value: Any) -> Tensor:
         """Raise an error for values that are not scalar tensors, as a user's algorithm may return."""
@@ -73,9 +81,12 @@ class RunningMeans:
 
     def _stacked(self) -> Tensor:
         """Return the sums as one tensor; those from a checkpoint are on the CPU until they are reported again."""
-        sums = self._sums.values()
+        sums = self._tensors().values()
         device = next((value.device for value in sums if value.device.type != "cpu"), torch.device("cpu"))
         return torch.stack([value.to(device, torch.float32) for value in sums])
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: torch.as_tensor(value) for name, value in self._sums.items()}
 
     def clear(self) -> None:
         """Reset after a row was logged."""
@@ -84,11 +95,18 @@ class RunningMeans:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums since the last row."""
-        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+        return {"sums": self._tensors(), "counts": dict(self._counts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the sums."""
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
+
+def _on_host(value: Tensor) -> Tensor | np.float32:
+    """Return a tensor, or the number that it is where nobody has to wait for it."""
+    if value.device.type == "cpu" and value.dtype == torch.float32:
+        return np.float32(value.item())
+    return value
 
 
 class Stopwatch:
