@@ -12,6 +12,10 @@ from rl_training.kernels import requires
 from rl_training.kernels.perceptrons import Perceptrons, differentiable, gradient_of
 from rl_training.models.continuous import DeterministicActor, SquashedActor, StackedCritic, squashed_log_prob
 from rl_training.models.heads import LOG_STD_RANGE
+from rl_training.models.layers import StackedMLP
+from rl_training.models.optimizers import FlatOptimizer
+
+_FEWEST_ROWS = 64
 
 
 class Sample(NamedTuple):
@@ -110,3 +114,18 @@ class CriticPasses:
     def action_gradient(self, activations: list[Tensor], grad_values: Tensor) -> Tensor:
         """Return the gradient [B, size] with respect to the actions."""
         return self.networks.input_gradient(activations, grad_values, self.critic.encoder.width)
+
+
+def compilable(algorithm: Any, known: type, actor: StackedMLP) -> bool:
+    """Return whether compiled code covers all gradient steps of an update, of which passes are known already."""
+    return (
+        requires.is_own(algorithm, known, "improve", "actor_due")
+        and algorithm.device.type == "cpu"
+        and all(type(one) is FlatOptimizer for one in (algorithm.actor_optimizer, algorithm.critic_optimizer))
+        and all(network.activated > 0 for network in (actor, algorithm.critic.networks))
+    )
+
+
+def parts_of(batch_size: int) -> int:
+    """Return in how many parts a batch is passed at the same time: few rows are not worth a thread."""
+    return min(torch.get_num_threads(), max(batch_size // _FEWEST_ROWS, 1))

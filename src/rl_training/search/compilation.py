@@ -24,13 +24,20 @@ _PACKAGE = Path(__file__).parent.parent
 
 _waiting: list[tuple[Callable[..., Any], dict[str, Any]]] = []
 _choices: list[tuple[Callable[..., Any], str]] = []
+_late: set[str] = set()
 _registered = False
 
 
-def part(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark a function that compiled functions call; called from Python it stays a Python function."""
+def part(*, late: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a function that compiled functions call; called from Python it stays a Python function.
+
+    Numba optimizes a part on its own and once more in each caller, with all that it calls. Of `late` parts only the
+    outermost function is optimized: for large parts with little to calculate of their own that halves the compilation.
+    """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        if late:
+            _late.add(function.__qualname__)
         if _registered:
             _register_part(function, options)
         else:
@@ -89,9 +96,33 @@ def _compile(function: Callable[..., Any]) -> Any:
     _register()
     dispatcher = njit(cache=True, nogil=True, **_OPTIONS)(function)
     dispatcher._cache._cache_file._source_stamp = source_stamp()
+    dispatcher.compile = _without_late_parts(dispatcher.compile)
     if not dispatcher._cache._cache_file._load_index():
         _announce()
     return dispatcher
+
+
+def _without_late_parts(compile_signature: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let a dispatcher compile without optimizing late parts on their own."""
+    from numba.core.codegen import CPUCodeLibrary
+    from numba.core.compiler_lock import global_compiler_lock
+
+    library: Any = CPUCodeLibrary
+    optimize = library._optimize_final_module
+
+    def optimize_others(self: Any) -> None:
+        if self.name not in _late:
+            optimize(self)
+
+    def call(signature: Any) -> Any:
+        with global_compiler_lock:
+            library._optimize_final_module = optimize_others
+            try:
+                return compile_signature(signature)
+            finally:
+                library._optimize_final_module = optimize
+
+    return call
 
 
 @functools.cache
