@@ -1,27 +1,34 @@
-"""Actors and critics for continuous actions as compiled code takes them, and the threads that share an update."""
+"""Updates of actors and critics for continuous actions by compiled code, and the threads that share them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
+from rl_training.data.replay import ReplayBatch
+from rl_training.kernels.checks import compare
 from rl_training.kernels.compiled.actor_critics import (
     ACTOR_GRADIENT,
     CRITIC_GRADIENT,
     CRITIC_STEP,
     CRITIC_SUM,
+    REPORT,
     Descent,
     Memory,
     Parameters,
+    Transitions,
 )
 from rl_training.kernels.compiled.lanes import LANES
 from rl_training.kernels.compiled.layers import panel_size
 from rl_training.kernels.compiled.stacks import Stack
-from rl_training.kernels.layouts import ACTIVATIONS, Place, as_array, linear_place, stacked_places, zeros
+from rl_training.kernels.layouts import ACTIVATIONS, Place, as_array, flat_array, linear_place, stacked_places, zeros
 from rl_training.models.layers import StackedMLP, parameter_pairs
 from rl_training.models.optimizers import FlatOptimizer
 
@@ -62,13 +69,11 @@ def parameters_of(optimizer: FlatOptimizer, target: Tensor, parts: int) -> Param
     )
 
 
-def descent_of(
-    optimizer: FlatOptimizer, *, learning_rate: float, max_grad_norm: float | None, tau: float = 0.0
-) -> Descent:
-    """Return the numbers of an optimizer's next step."""
+def descent_of(optimizer: FlatOptimizer, learning_rate: float, limit: float | None, tau: float) -> Descent:
+    """Return the numbers of an optimizer's next step; `limit` is of the gradient's norm."""
     return Descent(
         learning_rate=float(learning_rate),
-        max_grad_norm=-1.0 if max_grad_norm is None else float(max_grad_norm),
+        max_grad_norm=-1.0 if limit is None else float(limit),
         beta1=float(optimizer.beta1),
         eps=float(optimizer.eps),
         step=optimizer.steps + 1,
@@ -106,27 +111,113 @@ def allocate(actors: Stack, critics: Stack) -> Memory:
     )
 
 
-class Phases:
-    """Runs the phases of an update, every part of the batch on a thread of its own.
+class CompiledUpdate:
+    """Takes the place of `improve`; what an algorithm adds is in its subclass."""
 
-    A part goes on to the next phase when all parts are through with this one, so the result depends on their number
-    alone.
-    """
+    def __init__(
+        self, algorithm: Any, kernel: str, parts: int, actors: Stack, critics: Stack, targets: tuple[Tensor, Tensor]
+    ) -> None:
+        """`parts` of a batch are passed at the same time; `targets` are the flat weights of actor's and critics' targets.
 
-    def __init__(self, parts: int) -> None:
+        An actor without a target network is its own.
+        """
+        self.algorithm = algorithm
+        self.kernel = kernel
         self.parts = parts
+        self.actors, self.critics = actors, critics
+        self.targets = targets
+        self.actor = parameters_of(algorithm.actor_optimizer, targets[0], parts)
+        self.critic = parameters_of(algorithm.critic_optimizer, targets[1], parts)
+        self.memory = [allocate(actors, critics) for _ in range(parts)]
+        # Calling the modules themselves takes longer than they do.
+        self.encode_for_actor: Any = algorithm.actor.encoder.forward
+        self.encode: Any = algorithm.critic.encoder.forward
+        self._noise = torch.empty(0, actors.size)
         self._threads: ThreadPoolExecutor | None = None
 
-    def run(self, work: Callable[[int, int, int], None], phases: Sequence[tuple[int, int]]) -> None:
-        """Call `work(first phase, end, part)` for all parts and each span of phases."""
+    def run_part(self, phases: tuple[int, int], part: int, shared: tuple[Any, ...], report: np.ndarray) -> None:
+        """Run phases of an update for one part of the batch."""
+        raise NotImplementedError
+
+    def settings(self) -> Any:
+        """Return what the compiled update takes besides networks, batch and steps."""
+        raise NotImplementedError
+
+    def gradients(self, batch: ReplayBatch, noise: Tensor) -> list[Callable[[], Any]]:
+        """Return the functions that compute the critics' and the actor's gradients by autograd."""
+        raise NotImplementedError
+
+    def noise_for(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        """Return standard normal noise [B, size] for features [B, inputs]; the next call overwrites it."""
+        if len(self._noise) != len(features):
+            self._noise = torch.empty(len(features), self.actors.size)
+        return self._noise.normal_(generator=generator)
+
+    def step(self, batch: ReplayBatch, noise: Tensor, learning_rate: float, taus: tuple[float, float]) -> np.ndarray:
+        """Take the gradient steps of one update and return its report; `taus` say how far the targets move."""
+        algorithm = self.algorithm
+        limit, actor_due = algorithm.params.max_grad_norm, algorithm.actor_due
+        phases = spans(actor=actor_due, clipped=limit is not None)
+        report = self._run(batch, noise, learning_rate, limit, taus, phases)
+        stepped = [algorithm.critic_optimizer, algorithm.actor_optimizer][: 1 + actor_due]
+        for optimizer in stepped:
+            optimizer.count_steps(1)
+        for target, tau in zip(self.targets, taus, strict=True):
+            if tau:
+                torch.autograd.graph.increment_version(target)
+        return report
+
+    def check_improvement(
+        self, reference: Callable[..., Any], batch: ReplayBatch, noise: Tensor, learning_rate: float
+    ) -> None:
+        """Compare the gradients of critics and actor."""
+        algorithm = self.algorithm
+        optimizers = algorithm.critic_optimizer, algorithm.actor_optimizer
+        for first, optimizer, gradient in zip(
+            (CRITIC_GRADIENT, ACTOR_GRADIENT), optimizers, self.gradients(batch, noise), strict=True
+        ):
+            gradient()
+            expected = optimizer.gradient.clone()
+            phases = [(first, first + 1), (first + 1, first + 2)]
+            self._run(batch, noise, learning_rate, math.inf, (0.0, 0.0), phases)
+            compare(self.kernel, "the gradient of this run's first update", optimizer.gradient, expected)
+
+    def _run(
+        self,
+        batch: ReplayBatch,
+        noise: Tensor,
+        learning_rate: float,
+        limit: float | None,
+        taus: tuple[float, float],
+        phases: Sequence[tuple[int, int]],
+    ) -> np.ndarray:
+        data = Transitions(
+            flat_array(self.encode(batch.observation)),
+            flat_array(self.encode(batch.next_observation)),
+            flat_array(batch.action),
+            flat_array(batch.reward),
+            flat_array(batch.discount),
+            flat_array(noise),
+        )
+        optimizers = self.algorithm.actor_optimizer, self.algorithm.critic_optimizer
+        descents = [
+            descent_of(optimizer, learning_rate, limit, tau) for optimizer, tau in zip(optimizers, taus, strict=True)
+        ]
+        shared = self.actor, self.critic, self.actors, self.critics, self.settings(), data, *descents
+        report = np.zeros((self.parts, REPORT))
         if self.parts == 1:
-            work(phases[0][0], phases[-1][1], 0)
-            return
+            self.run_part((phases[0][0], phases[-1][1]), 0, shared, report)
+        else:
+            self._run_parts(phases, shared, report)
+        return report
+
+    def _run_parts(self, phases: Sequence[tuple[int, int]], shared: tuple[Any, ...], report: np.ndarray) -> None:
+        """Run every part on a thread of its own; all wait for each other between spans of phases."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.parts - 1, thread_name_prefix="update")
-        for first, end in phases:
-            others = [self._threads.submit(work, first, end, part) for part in range(1, self.parts)]
-            work(first, end, 0)
+        for span in phases:
+            others = [self._threads.submit(self.run_part, span, part, shared, report) for part in range(1, self.parts)]
+            self.run_part(span, 0, shared, report)
             for other in others:
                 other.result()
 
@@ -136,8 +227,14 @@ def spans(*, actor: bool, clipped: bool) -> list[tuple[int, int]]:
 
     Without clipping, a part's step depends on its own share of the gradient alone.
     """
-    steps = (
-        [(CRITIC_SUM, CRITIC_SUM + 1), (CRITIC_STEP, CRITIC_STEP + 1)] if clipped else [(CRITIC_SUM, CRITIC_STEP + 1)]
-    )
-    found = [(CRITIC_GRADIENT, CRITIC_GRADIENT + 1), *steps]
+    gradient, steps = (CRITIC_GRADIENT, CRITIC_SUM), [(CRITIC_SUM, ACTOR_GRADIENT)]
+    if clipped:
+        steps = [(CRITIC_SUM, CRITIC_STEP), (CRITIC_STEP, ACTOR_GRADIENT)]
+    found = [gradient, *steps]
     return found + [(first + ACTOR_GRADIENT, end + ACTOR_GRADIENT) for first, end in found] if actor else found
+
+
+def tensors_of(metrics: Mapping[str, float]) -> dict[str, Tensor]:
+    """Return numbers as tensors."""
+    numbers = torch.from_numpy(np.array(list(metrics.values()), np.float32))
+    return dict(zip(metrics, numbers.unbind(), strict=True))

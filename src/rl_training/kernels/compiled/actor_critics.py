@@ -87,6 +87,14 @@ class Memory(NamedTuple):
 
 
 @part()
+def clamp(number: float, low: float, high: float) -> float:
+    """Return a number within bounds; NaN stays NaN."""
+    if number < low:
+        return low
+    return high if number > high else number
+
+
+@part()
 def share(size: int, index: int, parts: int) -> tuple[int, int]:
     """Return where a part's share of a flat array begins and ends."""
     begin = size // LANES * index // parts * LANES
@@ -152,7 +160,8 @@ def smallest_values(values: np.ndarray, stack: Stack, regions: int, rows: int, m
         critic_pass(values, stack, network, network % regions, rows, memory)
         for row in range(rows):
             value = work[memory.values + network * memory.chunk + row]
-            work[memory.target + row] = value if network == 0 else min(work[memory.target + row], value)
+            if network == 0 or not value >= work[memory.target + row]:  # NaN counts as the smallest
+                work[memory.target + row] = value
 
 
 @part(late=True)

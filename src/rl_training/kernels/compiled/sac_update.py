@@ -25,6 +25,7 @@ from rl_training.kernels.compiled.actor_critics import (
     actor_backward,
     actor_pass,
     add_action_gradient,
+    clamp,
     critic_inputs,
     critic_loss,
     descend,
@@ -55,12 +56,6 @@ class Temperature(NamedTuple):
 
 
 @part()
-def clamped(log_std: float) -> float:
-    """Return a log deviation within its range."""
-    return min(max(log_std, np.float32(LOWEST)), np.float32(HIGHEST))
-
-
-@part()
 def sample(
     outputs: np.ndarray, at: int, rows: int, size: int, noise: np.ndarray, noise_at: int, action: np.ndarray, to: int
 ) -> None:
@@ -68,7 +63,7 @@ def sample(
     for row in range(rows):
         for index in range(row * size, (row + 1) * size):
             mean = at + row * size + index
-            std = math.exp(clamped(outputs[mean + size]))
+            std = math.exp(clamp(outputs[mean + size], LOWEST, HIGHEST))
             action[to + index] = math.tanh(outputs[mean] + std * noise[noise_at + index])
 
 
@@ -80,7 +75,7 @@ def log_densities(memory: Memory, rows: int, size: int, noise: np.ndarray, noise
         total = np.float32(0.0)
         for index in range(row * size, (row + 1) * size):
             mean, standard = memory.outputs + row * size + index, noise[noise_at + index]
-            log_std = clamped(work[mean + size])
+            log_std = clamp(work[mean + size], LOWEST, HIGHEST)
             raw = work[mean] + math.exp(log_std) * standard
             softplus = max(-2.0 * raw, 0.0) + math.log1p(math.exp(-2.0 * abs(raw)))
             squash = 2.0 * (math.log(2.0) - raw - softplus)
@@ -100,7 +95,7 @@ def sample_gradient(
             free = work[memory.outputs + offset + size]
             # The derivative of log(1 - tanh(x)^2) is -2 tanh(x).
             grad_raw = work[memory.grad_action + index] * (1.0 - action * action) + 2.0 * grad_log_prob * action
-            grad_log_std = grad_raw * math.exp(clamped(free)) * noise[noise_at + index] - grad_log_prob
+            grad_log_std = grad_raw * math.exp(clamp(free, LOWEST, HIGHEST)) * noise[noise_at + index] - grad_log_prob
             work[memory.grad_outputs + offset] = np.float32(grad_raw)
             inside = LOWEST <= free <= HIGHEST
             work[memory.grad_outputs + offset + size] = np.float32(grad_log_std) if inside else np.float32(0.0)
@@ -122,6 +117,8 @@ def critic_gradient(
     report: np.ndarray,
 ) -> None:
     """Write the critics' gradient for the rows from `begin` to `end`."""
+    if begin == end:
+        gradient[:] = np.float32(0.0)
     work, size = memory.work, actors.size
     for first in range(begin, end, memory.chunk):
         rows = min(end - first, memory.chunk)
@@ -151,6 +148,8 @@ def actor_gradient(
     report: np.ndarray,
 ) -> None:
     """Write the actor's gradient for the rows from `begin` to `end`."""
+    if begin == end:
+        gradient[:] = np.float32(0.0)
     work, size, batch = memory.work, actors.size, len(data.reward)
     for first in range(begin, end, memory.chunk):
         rows, noise_at = min(end - first, memory.chunk), (batch + first) * size
