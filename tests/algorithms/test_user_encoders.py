@@ -175,9 +175,9 @@ REASONS = {
     "discrete_sac": "DiscreteSAC has no kernel",
     "tqc": "quantile critics have no written-out gradient",
     "crossq": "critics without targets have no written-out gradient",
-    "c51": "distributional values have no compiled gradient",
-    "qr_dqn": "distributional values have no compiled gradient",
-    "rainbow": "distributional values have no compiled gradient",
+    "c51": "the encoder has weights",
+    "qr_dqn": "the encoder has weights",
+    "rainbow": "the encoder has weights",
 }
 
 

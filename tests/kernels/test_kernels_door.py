@@ -33,11 +33,11 @@ from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.continuous import DeterministicActor, SquashedActor, StackedCritic
 from rl_training.models.planning.planning_network import PlanningNetwork
 from rl_training.models.q_network import QNetwork
-from rl_training.runtime.setup import acceleration
 from rl_training.runtime.setup.acceleration import accelerate, planned_updates
 from rl_training.runtime.workflows import train
 from short_runs import config_of
 
+pytestmark = pytest.mark.usefixtures("accelerate_short_runs")
 KERNELS = {"ppo": "ppo", "dqn": "dqn", "sac": "sac", "td3": "td3", "gumbel_muzero": "muzero"}
 UPDATES = 20
 CONTROLS = {"learning_rate": 1e-3, "clip_coef": 0.2, "ent_coef": 0.01, "num_simulations": 8}
@@ -50,11 +50,6 @@ LEARNERS: dict[str, tuple[type, Any, spaces.Space[Any]]] = {
     "td3": (TD3, TD3Params(hidden_sizes=(16, 16)), TORQUE),
     "gumbel_muzero": (GumbelMuZero, GumbelMuZeroParams(unroll_steps=3, **LATENTS), CHOICE),
 }
-
-
-@pytest.fixture(autouse=True)
-def _short_runs_are_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration, "FEWEST_UPDATES", 0)
 
 
 def learner(algo: str, mode: str) -> Any:
@@ -233,7 +228,7 @@ def test_how_many_gradient_steps_a_configuration_asks_for(
 def test_a_run_too_short_for_compiling_learns_by_autograd_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceleration, "FEWEST_UPDATES", 2_000)
+    monkeypatch.setattr("rl_training.kernels.requires.FEWEST_UPDATES", 2_000)
     found = read_metadata(train(config_of("ppo", tmp_path)).run_dir)["acceleration"]
     assert found["kernel"] is None
     assert "gradient steps are too few for compiling to pay" in found["reason"]

@@ -117,7 +117,7 @@ def test_what_is_illegal_is_worth_nothing_and_a_learner_who_forgets_it_works_in_
     own = {"loss": "squared", "target_update_interval": 10, "train_interval": 1} if algo == "dqn" else {"tau": 0.2}
     settings = {**CORRIDOR[algo][2], "learning_rate": 1e-2, **own}
     assert _train(tmp_path / "right", algo, task, 700, settings) == BRIBE
-    monkeypatch.setattr(MaskStore, "get", lambda self, serials: None)
+    monkeypatch.setattr(MaskStore, "get", lambda self, serials, into=None: None)
     # Whoever works is paid once; then nothing but leaving is legal.
     assert _train(tmp_path / "wrong", algo, task, 700, settings) == WAGE
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rl_training.kernels.requires import NoKernel
 
-# Module with the function `attach(algorithm, kernel)`, by the class that it stands for.
+# Module with the function `attach(algorithm, kernel, updates)`, by the class that it stands for.
 _KERNELS = {
     "rl_training.algorithms.ppo.PPO": "rl_training.kernels.ppo",
     "rl_training.algorithms.dqn.DQN": "rl_training.kernels.dqn",
@@ -33,15 +33,18 @@ class Acceleration:
     reason: str | None
 
 
-def attach(algorithm: Any) -> Acceleration:
-    """Let the kernel of an algorithm's class step in for its methods, if it knows this algorithm."""
+def attach(algorithm: Any, updates: float | None = None) -> Acceleration:
+    """Let the kernel of an algorithm's class step in for its methods, if it knows this algorithm.
+
+    `updates` is about how many gradient steps the run takes, None where that does not matter.
+    """
     for cls in type(algorithm).__mro__:
         module = _KERNELS.get(f"{cls.__module__}.{cls.__qualname__}")
         if module is None:
             continue
         kernel = module.rpartition(".")[2]
         try:
-            importlib.import_module(module).attach(algorithm, kernel)
+            importlib.import_module(module).attach(algorithm, kernel, updates)
         except NoKernel as missing:
             return Acceleration(None, str(missing))
         return Acceleration(kernel, None)

@@ -18,7 +18,7 @@ LARGEST_ACTING = 1 << 16  # weights, beyond which packing them for one observati
 LARGEST_FOR_THREADS = 1 << 22  # weights times batch size, beyond which products that threads share are faster
 
 
-def attach(algorithm: DQN, kernel: str) -> None:
+def attach(algorithm: DQN, kernel: str, updates: float | None) -> None:
     """Replace the gradient step and acting by compiled code."""
     requires.own_formula(algorithm, DQN, "loss", "gradient", "improve")
     requires.own_functions(dqn, "dqn_loss", "dqn_target", "take_action", "legal_values", "expected_values")
@@ -35,6 +35,7 @@ def attach(algorithm: DQN, kernel: str) -> None:
     weights = len(algorithm.optimizer.values)
     small = torch.get_num_threads() == 1 or weights * algorithm.params.batch_size <= LARGEST_FOR_THREADS
     requires.that(small and weights <= LARGEST, "the network is so large that torch is as fast")
+    requires.enough_updates(updates)
     from rl_training.kernels.compiled_dqn import CompiledDQN  # numba takes a third of a second to import
 
     compiled = CompiledDQN(algorithm, kernel)

@@ -15,7 +15,7 @@ from rl_training.kernels.search.perceptron_model import Dense, MLPModel
 from rl_training.models.planning.planning_network import Block, PlanningNetwork
 
 
-def attach(algorithm: MuZero, kernel: str) -> None:
+def attach(algorithm: MuZero, kernel: str, updates: float | None) -> None:
     """Let compiled code simulate the searches of acting and of learning."""
     requires.own_formula(algorithm, MuZero, "make_model")
     requires.that(algorithm.device.type == "cpu", "the search is compiled for the CPU only")

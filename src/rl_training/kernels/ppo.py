@@ -26,7 +26,7 @@ from rl_training.models.heads import (
 from rl_training.models.optimizers import FlatOptimizer
 
 
-def attach(algorithm: PPO, kernel: str) -> None:
+def attach(algorithm: PPO, kernel: str, updates: float | None) -> None:
     """Replace learning and acting by compiled code, or the gradient by a written-out one where that is not covered."""
     requires.own_formula(algorithm, PPO, "loss", "gradient")
     requires.own_functions(ppo, "ppo_loss", "scaled_advantage")
@@ -34,6 +34,7 @@ def attach(algorithm: PPO, kernel: str) -> None:
     requires.plain_encoder(model.encoder)
     requires.that(differentiable(model.stacks), "the activation has no written-out gradient")
     if compilable(algorithm):
+        requires.enough_updates(updates)
         attach_compiled(algorithm, kernel)
         return
     requires.that(known_head(model.head), f"{type(model.head).__name__} has no written-out gradient")

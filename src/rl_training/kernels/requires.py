@@ -10,6 +10,7 @@ from torch import nn
 from rl_training.models.encoders import DictEncoder, VectorEncoder, has_weights
 
 Module = TypeVar("Module")
+FEWEST_UPDATES = 2_000  # gradient steps from which on a run gains more by compiled code than it takes to compile it
 
 
 class NoKernel(Exception):
@@ -65,3 +66,9 @@ def own_functions(module: ModuleType, *names: str, defined_by: ModuleType | None
         home = (defined_by or module).__name__
         own = getattr(function, "__module__", None) == home and function.__name__ == name
         that(own, f"{module.__name__}.{name} was replaced")
+
+
+def enough_updates(updates: float | None) -> None:
+    """Require so many gradient steps that compiling pays; None stands for enough."""
+    enough = updates is None or updates >= FEWEST_UPDATES
+    that(enough, f"about {updates or 0:.0f} gradient steps are too few for compiling to pay")

@@ -15,7 +15,7 @@ from rl_training.kernels.checks import replace_gradient, replace_method
 from rl_training.kernels.continuous import CriticPasses, Sample, SquashedActorPasses, compilable, parts_of
 
 
-def attach(algorithm: SAC, kernel: str) -> None:
+def attach(algorithm: SAC, kernel: str, updates: float | None) -> None:
     """Replace acting and learning by compiled code, or the gradients by written-out ones where that is not covered."""
     requires.own_formula(algorithm, SAC, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
     requires.own_functions(sac, "critic_loss", "actor_loss", "soft_target")

@@ -19,7 +19,7 @@ from rl_training.models.planning.world_transformer import TransformerBlock, Worl
 from rl_training.search.model import Searchable
 
 
-def attach(algorithm: ScaleZero, kernel: str) -> None:
+def attach(algorithm: ScaleZero, kernel: str, updates: float | None) -> None:
     """Let compiled code simulate the searches."""
     requires.own_formula(algorithm, ScaleZero, "simulated")
     requires.that(algorithm.device.type == "cpu", "the search is compiled for the CPU only")

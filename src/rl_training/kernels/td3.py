@@ -13,7 +13,7 @@ from rl_training.kernels.checks import replace_gradient, replace_method
 from rl_training.kernels.continuous import CriticPasses, DeterministicActorPasses, compilable, parts_of
 
 
-def attach(algorithm: TD3, kernel: str) -> None:
+def attach(algorithm: TD3, kernel: str, updates: float | None) -> None:
     """Replace acting and learning by compiled code, or the gradients by written-out ones where that is not covered."""
     requires.own_formula(algorithm, TD3, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
     requires.own_functions(td3, "td3_target", "td3_critic_loss", "td3_actor_loss")

@@ -13,10 +13,10 @@ import torch
 from cli_parts import CARTPOLE, Command
 from harness import only_run
 from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment import machine
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig, validate_config
 from rl_training.experiment.runs import read_metadata
-from rl_training.runtime.setup import machine
 from rl_training.runtime.setup.threads import Threads, choose_threads, threads_of
 from rl_training.runtime.setup.torch_setup import TorchSetup
 

@@ -11,10 +11,6 @@ from rl_training.experiment.config import TrainConfig
 logger = logging.getLogger("rl_training")
 
 
-FEWEST_UPDATES = 2_000
-"""Gradient steps from which on a run gains more by compiled code than it takes to compile it."""
-
-
 def accelerate(algorithm: Any, mode: str, updates: float | None = None) -> dict[str, str | None]:
     """Attach the kernel that knows the algorithm, if there is one; return its name, or the reason why there is none.
 
@@ -22,13 +18,11 @@ def accelerate(algorithm: Any, mode: str, updates: float | None = None) -> dict[
     """
     if mode == "off":
         return {"kernel": None, "reason": "switched off"}
-    if updates is not None and updates < FEWEST_UPDATES:
-        return {"kernel": None, "reason": f"about {updates:.0f} gradient steps are too few for compiling to pay"}
     try:
         from rl_training.kernels.door import attach
     except ImportError as error:
         return {"kernel": None, "reason": f"rl_training.kernels cannot be imported ({error})"}
-    attached = attach(algorithm)
+    attached = attach(algorithm, updates)
     return {"kernel": attached.kernel, "reason": attached.reason}
 
 
