@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,15 @@ _PACKAGE = Path(__file__).parent.parent
 
 _waiting: list[tuple[Callable[..., Any], dict[str, Any]]] = []
 _choices: list[tuple[Callable[..., Any], str]] = []
-_late: set[str] = set()
+_parts: set[str] = set()
 _registered = False
 
 
-def part(*, late: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark a function that compiled functions call; called from Python it stays a Python function.
-
-    Numba optimizes a part on its own and once more in each caller, with all that it calls. Of `late` parts only the
-    outermost function is optimized: for large parts with little to calculate of their own that halves the compilation.
-    """
+def part(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a function that compiled functions call; called from Python it stays a Python function."""
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        if late:
-            _late.add(function.__qualname__)
+        _parts.add(function.__qualname__)
         if _registered:
             _register_part(function, options)
         else:
@@ -96,33 +92,51 @@ def _compile(function: Callable[..., Any]) -> Any:
     _register()
     dispatcher = njit(cache=True, nogil=True, **_OPTIONS)(function)
     dispatcher._cache._cache_file._source_stamp = source_stamp()
-    dispatcher.compile = _without_late_parts(dispatcher.compile)
+    dispatcher.compile = _parts_only_linked(function.__qualname__)(dispatcher.compile)
     if not dispatcher._cache._cache_file._load_index():
         _announce()
     return dispatcher
 
 
-def _without_late_parts(compile_signature: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Let a dispatcher compile without optimizing late parts on their own."""
-    from numba.core.codegen import CPUCodeLibrary
+@contextmanager
+def _parts_only_linked(outermost: str) -> Iterator[None]:
+    """Let numba optimize and generate machine code for the outermost function only, with all parts linked into it.
+
+    Otherwise it does both for each part as well, with all that the part calls, though nothing ever runs that code: it
+    would take twice as long.
+    """
+    from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
     from numba.core.compiler_lock import global_compiler_lock
 
     library: Any = CPUCodeLibrary
-    optimize = library._optimize_final_module
+    codegen: Any = JITCPUCodegen
+
+    def only_linked(name: str) -> bool:
+        return name in _parts and name != outermost
 
     def optimize_others(self: Any) -> None:
-        if self.name not in _late:
+        if not only_linked(self.name):
             optimize(self)
 
-    def call(signature: Any) -> Any:
-        with global_compiler_lock:
-            library._optimize_final_module = optimize_others
-            try:
-                return compile_signature(signature)
-            finally:
-                library._optimize_final_module = optimize
+    def finish_others(self: Any) -> None:
+        if only_linked(self.name):
+            self._finalized = True
+        else:
+            finish(self)
 
-    return call
+    def set_defined(self: Any, name: str, env: Any) -> None:
+        if self._engine.is_symbol_defined(name):
+            set_env(self, name, env)
+
+    with global_compiler_lock:
+        optimize, finish, set_env = library._optimize_final_module, library._finalize_final_module, codegen.set_env
+        library._optimize_final_module, library._finalize_final_module = optimize_others, finish_others
+        codegen.set_env = set_defined
+        try:
+            yield
+        finally:
+            library._optimize_final_module, library._finalize_final_module = optimize, finish
+            codegen.set_env = set_env
 
 
 @functools.cache

@@ -101,7 +101,7 @@ def share(size: int, index: int, parts: int) -> tuple[int, int]:
     return begin, size if index == parts - 1 else size // LANES * (index + 1) // parts * LANES
 
 
-@part(late=True)
+@part()
 def actor_pass(values: np.ndarray, stack: Stack, features: np.ndarray, first: int, rows: int, memory: Memory) -> int:
     """Write the actor's outputs for rows from `first` on and return where its last hidden layer begins."""
     work, inputs, width = memory.work, stack.sizes[0], stack.sizes[-1]
@@ -114,7 +114,7 @@ def actor_pass(values: np.ndarray, stack: Stack, features: np.ndarray, first: in
     return last
 
 
-@part(late=True)
+@part()
 def actor_backward(
     values: np.ndarray, stack: Stack, rows: int, last: int, add: bool, memory: Memory, gradient: np.ndarray
 ) -> None:
@@ -130,7 +130,7 @@ def actor_backward(
     )
 
 
-@part(late=True)
+@part()
 def critic_inputs(
     stack: Stack, features: np.ndarray, first: int, action: np.ndarray, action_at: int, action_first: int, size: int,
     rows: int, memory: Memory,
@@ -141,7 +141,7 @@ def critic_inputs(
     put_columns(action, action_at, action_first, rows, size, columns, memory.work, memory.critics)
 
 
-@part(late=True)
+@part()
 def critic_pass(values: np.ndarray, stack: Stack, network: int, region: int, rows: int, memory: Memory) -> int:
     """Write a critic's values and return where its last hidden layer begins; its layers lie in the given region."""
     work, width = memory.work, stack.sizes[-1]
@@ -152,7 +152,7 @@ def critic_pass(values: np.ndarray, stack: Stack, network: int, region: int, row
     return last
 
 
-@part(late=True)
+@part()
 def smallest_values(values: np.ndarray, stack: Stack, regions: int, rows: int, memory: Memory) -> None:
     """Write the smallest of all critics' values to `target`; the critics' layers share one region or have their own."""
     work = memory.work
@@ -164,7 +164,7 @@ def smallest_values(values: np.ndarray, stack: Stack, regions: int, rows: int, m
                 work[memory.target + row] = value
 
 
-@part(late=True)
+@part()
 def critic_loss(
     values: np.ndarray,
     stack: Stack,
@@ -198,7 +198,7 @@ def critic_loss(
         )  # fmt: skip
 
 
-@part(late=True)
+@part()
 def add_action_gradient(
     values: np.ndarray, stack: Stack, network: int, rows: int, count: int, size: int, memory: Memory
 ) -> None:
@@ -220,7 +220,7 @@ def add_action_gradient(
             work[memory.grad_action + indices[row] * size + column] += work[memory.picked + row * size + column]
 
 
-@part(late=True)
+@part()
 def sum_gradients(
     parameters: Parameters, descent: Descent, index: int, parts: int, report: np.ndarray, squares: int
 ) -> None:
@@ -230,7 +230,7 @@ def sum_gradients(
         report[index, squares] = add_up(parameters.partial, begin, end, parameters.gradient)
 
 
-@part(late=True)
+@part()
 def descend(parameters: Parameters, descent: Descent, index: int, parts: int, report: np.ndarray, squares: int) -> None:
     """Take an optimizer's step with a part's share of the weights, and move the target network's."""
     clipped, factor = descent.max_grad_norm >= 0, 1.0

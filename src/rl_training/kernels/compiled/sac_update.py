@@ -101,7 +101,7 @@ def sample_gradient(
             work[memory.grad_outputs + offset + size] = np.float32(grad_log_std) if inside else np.float32(0.0)
 
 
-@part(late=True)
+@part()
 def critic_gradient(
     actor: np.ndarray,
     critic: np.ndarray,
@@ -133,7 +133,7 @@ def critic_gradient(
         critic_loss(critic, critics, data, first, rows, 1.0, first > begin, memory, gradient, report)
 
 
-@part(late=True)
+@part()
 def actor_gradient(
     actor: np.ndarray,
     critic: np.ndarray,
@@ -167,7 +167,7 @@ def actor_gradient(
         actor_backward(actor, actors, rows, last, first > begin, memory, gradient)
 
 
-@part(late=True)
+@part()
 def smallest_gradient(critic: np.ndarray, stack: Stack, rows: int, batch: int, size: int, memory: Memory) -> None:
     """Write minus the gradient of the mean of the smallest values with respect to the actions.
 
@@ -188,7 +188,7 @@ def smallest_gradient(critic: np.ndarray, stack: Stack, rows: int, batch: int, s
         add_action_gradient(critic, stack, network, rows, count, size, memory)
 
 
-@part(late=True)
+@part()
 def temperature_step(temperature: Temperature, descent: Descent, parts: int, report: np.ndarray) -> None:
     """Raise a learned temperature where the entropy is below its target, lower it where it is above."""
     entropy = 0.0

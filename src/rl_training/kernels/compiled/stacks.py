@@ -48,7 +48,7 @@ def put_columns(
             work[place] = number(source, given + (first + row) * columns + column)
 
 
-@part(late=True)
+@part()
 def hidden_forward(
     flat: np.ndarray, stack: Stack, network: int, rows: int, work: np.ndarray, input_at: int, hidden_at: int,
     panel: np.ndarray,
@@ -65,7 +65,7 @@ def hidden_forward(
     return input_at
 
 
-@part(late=True)
+@part()
 def hidden_backward(
     flat: np.ndarray,
     stack: Stack,
@@ -94,7 +94,7 @@ def hidden_backward(
             grad_at, other_at, last = other_at, grad_at, seen
 
 
-@part(late=True)
+@part()
 def input_gradient(
     flat: np.ndarray,
     stack: Stack,

@@ -61,7 +61,7 @@ def noisy_actions(
         action[to + index] = np.float32(clamp(math.tanh(outputs[at + index]) + extra, -1.0, 1.0))
 
 
-@part(late=True)
+@part()
 def critic_gradient(
     target_actor: np.ndarray,
     critic: np.ndarray,
@@ -95,7 +95,7 @@ def critic_gradient(
         critic_loss(critic, critics, data, first, rows, 2.0, first > begin, memory, gradient, report)
 
 
-@part(late=True)
+@part()
 def actor_gradient(
     actor: np.ndarray,
     critic: np.ndarray,
