@@ -26,7 +26,7 @@ from rl_training.kernels.compiled.actor_critics import (
     Transitions,
 )
 from rl_training.kernels.compiled.lanes import LANES
-from rl_training.kernels.compiled.layers import panel_size
+from rl_training.kernels.compiled.layers import Scratch, bits_size, panel_size
 from rl_training.kernels.compiled.stacks import Stack
 from rl_training.kernels.layouts import ACTIVATIONS, Place, as_array, flat_array, linear_place, stacked_places, zeros
 from rl_training.models.layers import StackedMLP, parameter_pairs
@@ -104,7 +104,7 @@ def allocate(actors: Stack, critics: Stack) -> Memory:
     ends = list(accumulate(size + -size % LANES for size in regions.values()))
     return Memory(
         work=zeros(ends[-1]),
-        panel=zeros(panel_size(widest)),
+        scratch=Scratch(zeros(panel_size(widest)), np.zeros(bits_size(_CHUNK, widest), np.int64)),
         indices=np.zeros(_CHUNK, np.int64),
         chunk=_CHUNK,
         **dict(zip(regions, [0, *ends], strict=False)),

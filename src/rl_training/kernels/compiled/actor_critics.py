@@ -14,6 +14,7 @@ import numpy as np
 from rl_training.kernels.compiled.blocks import padded
 from rl_training.kernels.compiled.heads import head_backward, head_forward, head_gradient, pack_head
 from rl_training.kernels.compiled.lanes import LANES
+from rl_training.kernels.compiled.layers import Scratch
 from rl_training.kernels.compiled.stacks import (
     Stack,
     hidden_backward,
@@ -67,7 +68,7 @@ class Memory(NamedTuple):
     """What one part works in, for up to `chunk` rows at once; numbers say where regions of `work` begin."""
 
     work: np.ndarray
-    panel: np.ndarray
+    scratch: Scratch
     indices: np.ndarray  # [chunk] some rows
     chunk: int
     actor: int  # the actor's input and hidden layers
@@ -107,7 +108,7 @@ def actor_pass(values: np.ndarray, stack: Stack, features: np.ndarray, first: in
     work, inputs, width = memory.work, stack.sizes[0], stack.sizes[-1]
     put_columns(features, 0, first, rows, inputs, 0, work, memory.actor)
     hidden = memory.actor + rows * padded(inputs)
-    last = hidden_forward(values, stack, 0, rows, work, memory.actor, hidden, memory.panel)
+    last = hidden_forward(values, stack, 0, rows, work, memory.actor, hidden, memory.scratch)
     pack_head(values, stack.heads[0], width, stack.size, work, memory.head)
     count = len(stack.heads[0]) * stack.size
     head_forward(work, last, rows, width, work, memory.head, count, work, memory.outputs)
@@ -122,11 +123,11 @@ def actor_backward(
     work, width, count = memory.work, stack.sizes[-1], len(stack.heads[0]) * stack.size
     pack_head(values, stack.heads[0], width, stack.size, work, memory.head)
     head_gradient(
-        work, last, rows, width, work, memory.grad_outputs, stack.heads[0], stack.size, add, memory.panel, gradient
+        work, last, rows, width, work, memory.grad_outputs, stack.heads[0], stack.size, add, memory.scratch.panel, gradient
     )
     head_backward(work, memory.grad_outputs, rows, width, work, memory.head, count, work, memory.grad)
     hidden_backward(
-        values, stack, 0, rows, work, memory.actor, last, memory.grad, memory.other, add, memory.panel, gradient
+        values, stack, 0, rows, work, memory.actor, last, memory.grad, memory.other, add, memory.scratch, gradient
     )
 
 
@@ -146,7 +147,7 @@ def critic_pass(values: np.ndarray, stack: Stack, network: int, region: int, row
     """Write a critic's values and return where its last hidden layer begins; its layers lie in the given region."""
     work, width = memory.work, stack.sizes[-1]
     hidden = memory.hidden + region * memory.chunk * hidden_width(stack)
-    last = hidden_forward(values, stack, network, rows, work, memory.critics, hidden, memory.panel)
+    last = hidden_forward(values, stack, network, rows, work, memory.critics, hidden, memory.scratch)
     pack_head(values, stack.heads[network], width, 1, work, memory.head)
     head_forward(work, last, rows, width, work, memory.head, 1, work, memory.values + network * memory.chunk)
     return last
@@ -189,12 +190,12 @@ def critic_loss(
             report[LOSS_CRITIC] += 0.5 * scale * error * error / batch
             work[memory.grad_outputs + row] = np.float32(scale * error / batch)
         head_gradient(
-            work, last, rows, width, work, memory.grad_outputs, stack.heads[network], 1, add, memory.panel, gradient
+            work, last, rows, width, work, memory.grad_outputs, stack.heads[network], 1, add, memory.scratch.panel, gradient
         )
         head_backward(work, memory.grad_outputs, rows, width, work, memory.head, 1, work, memory.grad)
         hidden_backward(
             values, stack, network, rows, work, memory.critics, last, memory.grad, memory.other, add,
-            memory.panel, gradient,
+            memory.scratch, gradient,
         )  # fmt: skip
 
 
@@ -213,7 +214,7 @@ def add_action_gradient(
     head_backward(work, memory.grad_outputs, count, width, work, memory.head, 1, work, memory.grad)
     input_gradient(
         values, stack, network, rows, indices, work, last, stack.sizes[0] - size, size, memory.grad, memory.other,
-        memory.panel, memory.head, memory.picked,
+        memory.scratch, memory.head, memory.picked,
     )  # fmt: skip
     for row in range(count):
         for column in range(size):

@@ -186,6 +186,37 @@ def total(typing: Any, lanes: Any) -> Any:
     return types.float32(_LANES_TYPE), generate
 
 
+@_operation
+def nonzero(typing: Any, lanes: Any) -> Any:
+    """Return sixteen bits, the first lane's lowest, that say which lanes are not zero; NaN is not."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.fcmp_unordered("!=", arguments[0], ir.Constant(_VECTOR, [0.0] * LANES))
+        return builder.zext(builder.bitcast(bits, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.int64(_LANES_TYPE), generate
+
+
+@_operation
+def lowest_bit(typing: Any, bits: Any) -> Any:
+    """Return the place of the lowest bit that is set; one must be."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@_operation
+def count_bits(typing: Any, bits: Any) -> Any:
+    """Return how many bits are set."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), generate
+
+
 def _element_wise(instruction: str) -> Any:
     """Return the operation that applies an instruction to each pair of lanes."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from rl_training.kernels.compiled.blocks import padded
 from rl_training.kernels.compiled.heads import head_forward, pack_row
 from rl_training.kernels.compiled.lanes import LANES, number
-from rl_training.kernels.compiled.layers import derivative_product, layer_backward, layer_forward, layer_gradient
+from rl_training.kernels.compiled.layers import Scratch, derivative_product, layer_backward, layer_forward, layer_gradient
 from rl_training.search.compilation import part
 
 
@@ -51,14 +51,14 @@ def put_columns(
 @part()
 def hidden_forward(
     flat: np.ndarray, stack: Stack, network: int, rows: int, work: np.ndarray, input_at: int, hidden_at: int,
-    panel: np.ndarray,
+    scratch: Scratch,
 ) -> int:  # fmt: skip
     """Write the outputs of all hidden layers from `hidden_at` on and return where the last one begins."""
     for layer in range(len(stack.sizes) - 1):
         inputs, outputs = stack.sizes[layer], stack.sizes[layer + 1]
         layer_forward(
             work, input_at, rows, inputs, flat, stack.places[network, layer], outputs, stack.activation,
-            panel, work, hidden_at,
+            scratch, work, hidden_at,
         )  # fmt: skip
         input_at = hidden_at
         hidden_at += rows * padded(outputs)
@@ -77,7 +77,7 @@ def hidden_backward(
     grad_at: int,
     other_at: int,
     add: bool,
-    panel: np.ndarray,
+    scratch: Scratch,
     gradient: np.ndarray,
 ) -> None:
     """Write or add the gradient of all hidden layers, given that with respect to the last one's outputs at `grad_at`.
@@ -88,9 +88,9 @@ def hidden_backward(
         inputs, outputs, place = stack.sizes[layer], stack.sizes[layer + 1], stack.places[network, layer]
         derivative_product(work, last, rows, stack.sizes[:0], rows, outputs, stack.activation, work, grad_at)
         seen = last - rows * padded(inputs) if layer else input_at
-        layer_gradient(work, seen, rows, inputs, work, grad_at, outputs, place, add, panel, gradient)
+        layer_gradient(work, seen, rows, inputs, work, grad_at, outputs, place, add, scratch, gradient)
         if layer:
-            layer_backward(work, grad_at, rows, outputs, flat, place, inputs, panel, other_at)
+            layer_backward(work, grad_at, rows, outputs, flat, place, inputs, scratch, other_at)
             grad_at, other_at, last = other_at, grad_at, seen
 
 
@@ -107,7 +107,7 @@ def input_gradient(
     count: int,
     grad_at: int,
     other_at: int,
-    panel: np.ndarray,
+    scratch: Scratch,
     head_at: int,
     out_at: int,
 ) -> None:
@@ -121,7 +121,7 @@ def input_gradient(
         inputs, outputs, place = stack.sizes[layer], stack.sizes[layer + 1], stack.places[network, layer]
         derivative_product(work, last, total, indices, rows, outputs, stack.activation, work, grad_at)
         if layer:
-            layer_backward(work, grad_at, rows, outputs, flat, place, inputs, panel, other_at)
+            layer_backward(work, grad_at, rows, outputs, flat, place, inputs, scratch, other_at)
             grad_at, other_at = other_at, grad_at
             last -= total * padded(inputs)
         else:  # a head whose inputs are the layer's outputs
