@@ -117,7 +117,7 @@ class CompiledUpdate:
     def __init__(
         self, algorithm: Any, kernel: str, parts: int, actors: Stack, critics: Stack, targets: tuple[Tensor, Tensor]
     ) -> None:
-        """`parts` of a batch are passed at the same time; `targets` are the flat weights of actor's and critics' targets.
+        """`parts` of a batch are passed at the same time; `targets` are the weights of actor's and critics' targets.
 
         An actor without a target network is its own.
         """

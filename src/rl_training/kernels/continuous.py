@@ -116,14 +116,15 @@ class CriticPasses:
         return self.networks.input_gradient(activations, grad_values, self.critic.encoder.width)
 
 
-def compilable(algorithm: Any, known: type, actor: StackedMLP) -> bool:
-    """Return whether compiled code covers all gradient steps of an update, of which passes are known already."""
-    return (
-        requires.is_own(algorithm, known, "improve", "actor_due")
-        and algorithm.device.type == "cpu"
-        and all(type(one) is FlatOptimizer for one in (algorithm.actor_optimizer, algorithm.critic_optimizer))
-        and all(network.activated > 0 for network in (actor, algorithm.critic.networks))
-    )
+def require_compilable(algorithm: Any, known: type, actor: StackedMLP, updates: float | None) -> None:
+    """Require that compiled code covers all gradient steps of an update, of which the passes are known already."""
+    requires.own_formula(algorithm, known, "improve", "actor_due")
+    requires.that(algorithm.device.type == "cpu", "the update is compiled for the CPU only")
+    for optimizer in (algorithm.actor_optimizer, algorithm.critic_optimizer):
+        requires.exact(optimizer, FlatOptimizer)
+    for network in (actor, algorithm.critic.networks):
+        requires.that(network.activated > 0, "networks without hidden layers have no compiled update")
+    requires.enough_updates(updates)
 
 
 def parts_of(batch_size: int) -> int:

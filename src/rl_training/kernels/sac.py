@@ -12,25 +12,29 @@ from rl_training.data.observations import map_observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
 from rl_training.kernels.checks import replace_gradient, replace_method
-from rl_training.kernels.continuous import CriticPasses, Sample, SquashedActorPasses, compilable, parts_of
+from rl_training.kernels.continuous import CriticPasses, Sample, SquashedActorPasses, parts_of, require_compilable
 
 
-def attach(algorithm: SAC, kernel: str, updates: float | None) -> None:
-    """Replace acting and learning by compiled code, or the gradients by written-out ones where that is not covered."""
+def attach(algorithm: SAC, kernel: str, updates: float | None) -> str | None:
+    """Replace acting and learning by compiled code, or the gradients by written-out ones and return why not more."""
     requires.own_formula(algorithm, SAC, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
     requires.own_functions(sac, "critic_loss", "actor_loss", "soft_target")
     requires.that(algorithm.params.num_quantiles == 1, "quantile critics have no written-out gradient")
     requires.that(algorithm.target_critic is not None, "critics without targets have no written-out gradient")
     gradients = SACGradients(algorithm)
-    if compilable(algorithm, SAC, algorithm.actor.hidden) and type(algorithm.temperature) is Temperature:
-        attach_compiled(algorithm, kernel)
-        return
-    replace_gradient(algorithm, kernel, "critic_gradient", gradients.critic, algorithm.critic_optimizer)
-    replace_gradient(algorithm, kernel, "actor_gradient", gradients.actor, algorithm.actor_optimizer)
+    try:
+        attach_compiled(algorithm, kernel, updates)
+    except requires.NoKernel as missing:
+        replace_gradient(algorithm, kernel, "critic_gradient", gradients.critic, algorithm.critic_optimizer)
+        replace_gradient(algorithm, kernel, "actor_gradient", gradients.actor, algorithm.actor_optimizer)
+        return f"the gradients are written out but not compiled: {missing}"
+    return None
 
 
-def attach_compiled(algorithm: SAC, kernel: str) -> None:
+def attach_compiled(algorithm: SAC, kernel: str, updates: float | None) -> None:
     """Replace acting and all gradient steps by compiled code."""
+    require_compilable(algorithm, SAC, algorithm.actor.hidden, updates)
+    requires.exact(algorithm.temperature, Temperature)
     from rl_training.kernels.compiled_sac import CompiledSAC  # numba takes a third of a second to import
 
     compiled = CompiledSAC(algorithm, kernel, parts_of(algorithm.params.batch_size))

@@ -123,7 +123,7 @@ def actor_backward(
     work, width, count = memory.work, stack.sizes[-1], len(stack.heads[0]) * stack.size
     pack_head(values, stack.heads[0], width, stack.size, work, memory.head)
     head_gradient(
-        work, last, rows, width, work, memory.grad_outputs, stack.heads[0], stack.size, add, memory.scratch.panel, gradient
+        work, last, rows, width, work, memory.grad_outputs, stack.heads[0], stack.size, add, memory.scratch, gradient
     )
     head_backward(work, memory.grad_outputs, rows, width, work, memory.head, count, work, memory.grad)
     hidden_backward(
@@ -161,7 +161,7 @@ def smallest_values(values: np.ndarray, stack: Stack, regions: int, rows: int, m
         critic_pass(values, stack, network, network % regions, rows, memory)
         for row in range(rows):
             value = work[memory.values + network * memory.chunk + row]
-            if network == 0 or not value >= work[memory.target + row]:  # NaN counts as the smallest
+            if network == 0 or value < work[memory.target + row] or value != value:  # NaN counts as the smallest
                 work[memory.target + row] = value
 
 
@@ -190,7 +190,7 @@ def critic_loss(
             report[LOSS_CRITIC] += 0.5 * scale * error * error / batch
             work[memory.grad_outputs + row] = np.float32(scale * error / batch)
         head_gradient(
-            work, last, rows, width, work, memory.grad_outputs, stack.heads[network], 1, add, memory.scratch.panel, gradient
+            work, last, rows, width, work, memory.grad_outputs, stack.heads[network], 1, add, memory.scratch, gradient
         )
         head_backward(work, memory.grad_outputs, rows, width, work, memory.head, 1, work, memory.grad)
         hidden_backward(

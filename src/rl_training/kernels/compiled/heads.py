@@ -10,7 +10,7 @@ import numpy as np
 
 from rl_training.kernels.compiled.blocks import padded
 from rl_training.kernels.compiled.lanes import LANES, load, multiply_add, number, spread, store, total
-from rl_training.kernels.compiled.layers import SPARE
+from rl_training.kernels.compiled.layers import SPARE, Scratch
 from rl_training.search.compilation import part
 
 
@@ -87,11 +87,11 @@ def head_gradient(
     places: np.ndarray,
     size: int,
     add: bool,
-    panel: np.ndarray,
+    scratch: Scratch,
     gradient: np.ndarray,
 ) -> None:
     """Write or add the gradient of weights and biases, which lie at `places`."""
-    count = len(places) * size
+    count, panel = len(places) * size, scratch.panel
     for output in range(count):
         layer, column = output // size, output % size
         weight, row, step, bias = places[layer, 0], places[layer, 1], places[layer, 2], places[layer, 3]

@@ -97,9 +97,9 @@ def sparse_product(
     """Add x [rows, inner], whose bits are known, times a matrix of a layer to out [rows, columns]."""
     for column in range(0, columns, WORD):
         for first in range(0, inner, WORD):
-            for part in range(0, WORD, LANES):
-                given = weight + first * row + (column + part) * step
-                pack_panel(flat, given, row, step, WORD, LANES, scratch.panel, PANEL + part * WORD)
+            for shift in range(0, WORD, LANES):
+                given = weight + first * row + (column + shift) * step
+                pack_panel(flat, given, row, step, WORD, LANES, scratch.panel, PANEL + shift * WORD)
             add_sparse_product(
                 x, at + first * rows, LANES, 1, rows * LANES, rows, scratch.bits, first // WORD * rows,
                 scratch.panel, PANEL, WORD * LANES, out, out_at + column * rows, LANES, rows * LANES,

@@ -13,7 +13,13 @@ import numpy as np
 from rl_training.kernels.compiled.blocks import padded
 from rl_training.kernels.compiled.heads import head_forward, pack_row
 from rl_training.kernels.compiled.lanes import LANES, number
-from rl_training.kernels.compiled.layers import Scratch, derivative_product, layer_backward, layer_forward, layer_gradient
+from rl_training.kernels.compiled.layers import (
+    Scratch,
+    derivative_product,
+    layer_backward,
+    layer_forward,
+    layer_gradient,
+)
 from rl_training.search.compilation import part
 
 
