@@ -19,8 +19,8 @@ from rl_training.algorithms.td3 import TD3, DDPGParams, TD3Params
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.runs import read_metadata
 from rl_training.kernels.checks import KernelMismatch
-from rl_training.kernels.compiled_sac import CompiledSAC
-from rl_training.kernels.compiled_td3 import CompiledTD3
+from rl_training.kernels.continuous.compiled_sac import CompiledSAC
+from rl_training.kernels.continuous.compiled_td3 import CompiledTD3
 from rl_training.kernels.door import attach
 from rl_training.runtime.workflows import train
 from short_runs import config_of

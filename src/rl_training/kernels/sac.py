@@ -12,7 +12,13 @@ from rl_training.data.observations import map_observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
 from rl_training.kernels.checks import replace_gradient, replace_method
-from rl_training.kernels.continuous import CriticPasses, Sample, SquashedActorPasses, parts_of, require_compilable
+from rl_training.kernels.continuous.passes import (
+    CriticPasses,
+    Sample,
+    SquashedActorPasses,
+    parts_of,
+    require_compilable,
+)
 
 
 def attach(algorithm: SAC, kernel: str, updates: float | None) -> str | None:
@@ -35,7 +41,7 @@ def attach_compiled(algorithm: SAC, kernel: str, updates: float | None) -> None:
     """Replace acting and all gradient steps by compiled code."""
     require_compilable(algorithm, SAC, algorithm.actor.hidden, updates)
     requires.exact(algorithm.temperature, Temperature)
-    from rl_training.kernels.compiled_sac import CompiledSAC  # numba takes a third of a second to import
+    from rl_training.kernels.continuous.compiled_sac import CompiledSAC  # numba takes a third of a second to import
 
     compiled = CompiledSAC(algorithm, kernel, parts_of(algorithm.params.batch_size))
     replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)

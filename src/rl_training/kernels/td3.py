@@ -10,7 +10,7 @@ from rl_training.algorithms.td3 import TD3, td3_target
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
 from rl_training.kernels.checks import replace_gradient, replace_method
-from rl_training.kernels.continuous import CriticPasses, DeterministicActorPasses, parts_of, require_compilable
+from rl_training.kernels.continuous.passes import CriticPasses, DeterministicActorPasses, parts_of, require_compilable
 
 
 def attach(algorithm: TD3, kernel: str, updates: float | None) -> str | None:
@@ -30,7 +30,7 @@ def attach(algorithm: TD3, kernel: str, updates: float | None) -> str | None:
 def attach_compiled(algorithm: TD3, kernel: str, updates: float | None) -> None:
     """Replace acting and all gradient steps by compiled code."""
     require_compilable(algorithm, TD3, algorithm.actor.network, updates)
-    from rl_training.kernels.compiled_td3 import CompiledTD3  # numba takes a third of a second to import
+    from rl_training.kernels.continuous.compiled_td3 import CompiledTD3  # numba takes a third of a second to import
 
     compiled = CompiledTD3(algorithm, kernel, parts_of(algorithm.params.batch_size))
     replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)
