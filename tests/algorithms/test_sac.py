@@ -201,7 +201,7 @@ def test_the_actors_loss_leaves_the_critics_alone(
 )
 def test_the_gradient_by_hand_is_that_of_autograd(settings: dict[str, Any]) -> None:
     by_hand, by_graph = _algorithm(**settings), _algorithm(**settings)
-    assert attach(by_hand).kernel == "sac"
+    assert attach(by_hand, updates=0).kernel == "sac"  # too few to be compiled
     for algorithm in (by_hand, by_graph):  # some standard deviations reach their bounds
         assert algorithm.actor.log_std_head is not None
         with torch.no_grad():

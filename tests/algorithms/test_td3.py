@@ -148,7 +148,7 @@ def test_the_actor_climbs_the_first_critic_and_leaves_the_critics_alone() -> Non
 )
 def test_the_gradient_by_hand_is_that_of_autograd(settings: dict[str, Any]) -> None:
     by_hand, by_graph = (_algorithm(policy_delay=1, **settings) for _ in range(2))
-    assert attach(by_hand).kernel == "td3"
+    assert attach(by_hand, updates=0).kernel == "td3"  # too few to be compiled
     for seed in range(3):
         batch = random_batch(TORQUE, seed=seed)
         reports = [algorithm.update(batch, CONTROLS, generator(seed)) for algorithm in (by_hand, by_graph)]

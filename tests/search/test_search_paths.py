@@ -221,3 +221,35 @@ settings = dict(num_simulations=4, exploration=0.0, generator=np.random.default_
 assert TreeSearch(Gumbel()).run(random_model(0), [0], **settings).visits.sum() == 4
 """
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_machine_code_is_generated_for_the_outermost_function_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary
+
+    from rl_training.search.compilation import compiled, part
+
+    finished: list[str] = []
+    original, untouched = JITCodeLibrary._finalize_specific, CPUCodeLibrary._finalize_final_module
+
+    def finish(self: JITCodeLibrary) -> None:
+        finished.append(self.name)
+        original(self)
+
+    monkeypatch.setattr(JITCodeLibrary, "_finalize_specific", finish)
+
+    @part()
+    def inner(number: float) -> float:
+        return number + 1.0
+
+    @part()
+    def middle(number: float) -> float:
+        return 2.0 * inner(number)
+
+    @compiled
+    def outer(number: float) -> float:
+        return middle(number) + inner(number)
+
+    assert outer(3.0) == 12.0
+    assert any(name.endswith("outer") for name in finished)
+    assert not any(name.endswith(("inner", "middle")) for name in finished)
+    assert CPUCodeLibrary._finalize_final_module is untouched

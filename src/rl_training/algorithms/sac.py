@@ -344,19 +344,24 @@ class SAC(OffPolicyAlgorithm):
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> dict[str, Tensor]:
-        """Make one gradient step of the critics and, if due, of actor and temperature; then move the target critics."""
-        step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
+        """Draw noise, take the gradient steps of one update and return metrics."""
         noise = torch.empty((2, *batch.action.shape), device=self.device).normal_(generator=generator)
         self.updates += 1
+        metrics = self.improve(batch, noise, controls["learning_rate"])
+        if self.params.sde_sample_freq == -1:
+            self.exploration.forget()
+        return metrics
+
+    def improve(self, batch: ReplayBatch, noise: Tensor, learning_rate: float) -> dict[str, Tensor]:
+        """Make one gradient step of the critics and, if due, of actor and temperature; then move the target critics."""
+        step: Any = {"learning_rate": learning_rate, "max_grad_norm": self.params.max_grad_norm}
         metrics = self.critic_gradient(batch, noise)
         metrics["gradient_norm"] = self.critic_optimizer.descend(**step)
         if self.actor_due:
             metrics |= self.actor_gradient(batch, noise)
             self.actor_optimizer.descend(**step)
-            self.temperature.update(metrics["entropy"], self.target_entropy, learning_rate=step["learning_rate"])
+            self.temperature.update(metrics["entropy"], self.target_entropy, learning_rate=learning_rate)
         if self.target_critic is not None:
             with torch.no_grad():
                 self.target_values.lerp_(self.critic_optimizer.values, self.params.tau)
-        if self.params.sde_sample_freq == -1:
-            self.exploration.forget()
         return metrics

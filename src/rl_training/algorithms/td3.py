@@ -203,16 +203,25 @@ class TD3(OffPolicyAlgorithm):
         self.critic.requires_grad_(True)
         return metrics
 
+    @property
+    def actor_due(self) -> bool:
+        """Whether the current update also updates the actor and the target networks."""
+        return self.updates % self.params.policy_delay == 0
+
     def update(
         self, batch: ReplayBatch, controls: Mapping[str, float], generator: torch.Generator
     ) -> dict[str, Tensor]:
-        """Make one gradient step of the critics and, if due, of the actor; then also move the target networks."""
-        step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
+        """Draw noise, take the gradient steps of one update and return metrics."""
         noise = torch.empty_like(batch.action).normal_(generator=generator)
+        self.updates += 1
+        return self.improve(batch, noise, controls["learning_rate"])
+
+    def improve(self, batch: ReplayBatch, noise: Tensor, learning_rate: float) -> dict[str, Tensor]:
+        """Make one gradient step of the critics and, if due, of the actor; then also move the target networks."""
+        step: Any = {"learning_rate": learning_rate, "max_grad_norm": self.params.max_grad_norm}
         metrics = self.critic_gradient(batch, noise)
         metrics["gradient_norm"] = self.critic_optimizer.descend(**step)
-        self.updates += 1
-        if self.updates % self.params.policy_delay == 0:
+        if self.actor_due:
             metrics |= self.actor_gradient(batch)
             self.actor_optimizer.descend(**step)
             with torch.no_grad():

@@ -14,7 +14,8 @@ from typing import Any
 
 from rl_training.kernels.requires import NoKernel
 
-# Module with the function `attach(algorithm, kernel, updates)`, by the class that it stands for.
+# Module with the function `attach(algorithm, kernel, updates)`, by the class that it stands for. Where a kernel does
+# less than it could, the function returns the reason.
 _KERNELS = {
     "rl_training.algorithms.ppo.PPO": "rl_training.kernels.ppo",
     "rl_training.algorithms.dqn.DQN": "rl_training.kernels.dqn",
@@ -27,7 +28,7 @@ _KERNELS = {
 
 @dataclass(frozen=True)
 class Acceleration:
-    """What was attached to an algorithm, or why nothing was."""
+    """What was attached to an algorithm, and why nothing or not all that there is."""
 
     kernel: str | None
     reason: str | None
@@ -44,8 +45,7 @@ def attach(algorithm: Any, updates: float | None = None) -> Acceleration:
             continue
         kernel = module.rpartition(".")[2]
         try:
-            importlib.import_module(module).attach(algorithm, kernel, updates)
+            return Acceleration(kernel, importlib.import_module(module).attach(algorithm, kernel, updates))
         except NoKernel as missing:
             return Acceleration(None, str(missing))
-        return Acceleration(kernel, None)
     return Acceleration(None, f"{type(algorithm).__qualname__} has no kernel")

@@ -12,6 +12,7 @@ from rl_training.models.layers import MLP, StackedMLP, parameter_pairs
 
 # The numbers of `kernels.compiled.perceptrons`.
 ACTIVATIONS: dict[Callable[[Tensor], Tensor], int] = {torch.tanh: 0, torch.relu: 1}
+_LINE = 16  # float32 numbers
 
 Place = tuple[int, int, int, int]
 """Index of a weight, how far the weights of two inputs and of two outputs lie apart, and the index of the bias."""
@@ -48,3 +49,15 @@ def linear_place(values: Tensor, layer: nn.Linear) -> Place:
 def as_array(numbers: Iterable[object]) -> np.ndarray:
     """Return integers as compiled code takes them."""
     return np.array(list(numbers), np.int64)
+
+
+def flat_array(tensor: Tensor) -> np.ndarray:
+    """Return the elements in order; of contiguous tensors they share the memory."""
+    return tensor.numpy().reshape(-1)
+
+
+def zeros(size: int) -> np.ndarray:
+    """Return float32 zeros that begin where a line of the cache begins: vectors across two lines take longer."""
+    memory = np.zeros(size + _LINE, np.float32)
+    first = -(memory.ctypes.data // memory.itemsize) % _LINE
+    return memory[first : first + size]

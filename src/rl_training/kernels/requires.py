@@ -46,10 +46,11 @@ def own_formula(algorithm: Any, known: type, *methods: str) -> None:
 
 
 def is_own(algorithm: Any, known: type, *methods: str) -> bool:
-    """Return whether the algorithm's methods are those of the known class."""
+    """Return whether the algorithm's methods and properties are those of the known class."""
     for name in methods:
         method = getattr(type(algorithm), name)
         replaced = name in vars(algorithm) or method is not getattr(known, name)
+        method = getattr(method, "fget", method)  # of a property
         if replaced or (method.__module__, method.__qualname__) != (known.__module__, f"{known.__qualname__}.{name}"):
             return False
     return True

@@ -7,22 +7,46 @@ from torch import Tensor
 
 from rl_training.algorithms import sac
 from rl_training.algorithms.sac import SAC, soft_target
+from rl_training.algorithms.temperature import Temperature
 from rl_training.data.observations import map_observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
-from rl_training.kernels.checks import replace_gradient
-from rl_training.kernels.continuous import CriticPasses, Sample, SquashedActorPasses
+from rl_training.kernels.checks import replace_gradient, replace_method
+from rl_training.kernels.continuous.passes import (
+    CriticPasses,
+    Sample,
+    SquashedActorPasses,
+    parts_of,
+    require_compilable,
+)
 
 
-def attach(algorithm: SAC, kernel: str, updates: float | None) -> None:
-    """Replace the gradients by written-out ones."""
+def attach(algorithm: SAC, kernel: str, updates: float | None) -> str | None:
+    """Replace acting and learning by compiled code, or the gradients by written-out ones and return why not more."""
     requires.own_formula(algorithm, SAC, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
     requires.own_functions(sac, "critic_loss", "actor_loss", "soft_target")
     requires.that(algorithm.params.num_quantiles == 1, "quantile critics have no written-out gradient")
     requires.that(algorithm.target_critic is not None, "critics without targets have no written-out gradient")
     gradients = SACGradients(algorithm)
-    replace_gradient(algorithm, kernel, "critic_gradient", gradients.critic, algorithm.critic_optimizer)
-    replace_gradient(algorithm, kernel, "actor_gradient", gradients.actor, algorithm.actor_optimizer)
+    try:
+        attach_compiled(algorithm, kernel, updates)
+    except requires.NoKernel as missing:
+        replace_gradient(algorithm, kernel, "critic_gradient", gradients.critic, algorithm.critic_optimizer)
+        replace_gradient(algorithm, kernel, "actor_gradient", gradients.actor, algorithm.actor_optimizer)
+        return f"the gradients are written out but not compiled: {missing}"
+    return None
+
+
+def attach_compiled(algorithm: SAC, kernel: str, updates: float | None) -> None:
+    """Replace acting and all gradient steps by compiled code."""
+    require_compilable(algorithm, SAC, algorithm.actor.hidden, updates)
+    requires.exact(algorithm.temperature, Temperature)
+    from rl_training.kernels.continuous.compiled_sac import CompiledSAC  # numba takes a third of a second to import
+
+    compiled = CompiledSAC(algorithm, kernel, parts_of(algorithm.params.batch_size))
+    replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)
+    if requires.is_own(algorithm, SAC, "act", "_sample"):
+        replace_method(algorithm, "act", compiled.act, compiled.check_act)
 
 
 class SACGradients:

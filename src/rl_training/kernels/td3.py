@@ -9,17 +9,33 @@ from rl_training.algorithms import td3
 from rl_training.algorithms.td3 import TD3, td3_target
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
-from rl_training.kernels.checks import replace_gradient
-from rl_training.kernels.continuous import CriticPasses, DeterministicActorPasses
+from rl_training.kernels.checks import replace_gradient, replace_method
+from rl_training.kernels.continuous.passes import CriticPasses, DeterministicActorPasses, parts_of, require_compilable
 
 
-def attach(algorithm: TD3, kernel: str, updates: float | None) -> None:
-    """Replace the gradients by written-out ones."""
+def attach(algorithm: TD3, kernel: str, updates: float | None) -> str | None:
+    """Replace acting and learning by compiled code, or the gradients by written-out ones and return why not more."""
     requires.own_formula(algorithm, TD3, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
     requires.own_functions(td3, "td3_target", "td3_critic_loss", "td3_actor_loss")
     gradients = TD3Gradients(algorithm)
-    replace_gradient(algorithm, kernel, "critic_gradient", gradients.critic, algorithm.critic_optimizer)
-    replace_gradient(algorithm, kernel, "actor_gradient", gradients.actor, algorithm.actor_optimizer)
+    try:
+        attach_compiled(algorithm, kernel, updates)
+    except requires.NoKernel as missing:
+        replace_gradient(algorithm, kernel, "critic_gradient", gradients.critic, algorithm.critic_optimizer)
+        replace_gradient(algorithm, kernel, "actor_gradient", gradients.actor, algorithm.actor_optimizer)
+        return f"the gradients are written out but not compiled: {missing}"
+    return None
+
+
+def attach_compiled(algorithm: TD3, kernel: str, updates: float | None) -> None:
+    """Replace acting and all gradient steps by compiled code."""
+    require_compilable(algorithm, TD3, algorithm.actor.network, updates)
+    from rl_training.kernels.continuous.compiled_td3 import CompiledTD3  # numba takes a third of a second to import
+
+    compiled = CompiledTD3(algorithm, kernel, parts_of(algorithm.params.batch_size))
+    replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)
+    if requires.is_own(algorithm, TD3, "act", "_explore"):
+        replace_method(algorithm, "act", compiled.act, compiled.check_act)
 
 
 class TD3Gradients:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 _waiting: list[tuple[Callable[..., Any], dict[str, Any]]] = []
 _choices: list[tuple[Callable[..., Any], str]] = []
+_parts: set[str] = set()
 _registered = False
 
 
@@ -31,6 +33,7 @@ def part(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Mark a function that compiled functions call; called from Python it stays a Python function."""
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        _parts.add(function.__qualname__)
         if _registered:
             _register_part(function, options)
         else:
@@ -89,9 +92,51 @@ def _compile(function: Callable[..., Any]) -> Any:
     _register()
     dispatcher = njit(cache=True, nogil=True, **_OPTIONS)(function)
     dispatcher._cache._cache_file._source_stamp = source_stamp()
+    dispatcher.compile = _parts_only_linked(function.__qualname__)(dispatcher.compile)
     if not dispatcher._cache._cache_file._load_index():
         _announce()
     return dispatcher
+
+
+@contextmanager
+def _parts_only_linked(outermost: str) -> Iterator[None]:
+    """Let numba optimize and generate machine code for the outermost function only, with all parts linked into it.
+
+    Otherwise it does both for each part as well, with all that the part calls, though nothing ever runs that code: it
+    would take twice as long.
+    """
+    from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
+    from numba.core.compiler_lock import global_compiler_lock
+
+    library: Any = CPUCodeLibrary
+    codegen: Any = JITCPUCodegen
+
+    def only_linked(name: str) -> bool:
+        return name in _parts and name != outermost
+
+    def optimize_others(self: Any) -> None:
+        if not only_linked(self.name):
+            optimize(self)
+
+    def finish_others(self: Any) -> None:
+        if only_linked(self.name):
+            self._finalized = True
+        else:
+            finish(self)
+
+    def set_defined(self: Any, name: str, env: Any) -> None:
+        if self._engine.is_symbol_defined(name):
+            set_env(self, name, env)
+
+    with global_compiler_lock:
+        optimize, finish, set_env = library._optimize_final_module, library._finalize_final_module, codegen.set_env
+        library._optimize_final_module, library._finalize_final_module = optimize_others, finish_others
+        codegen.set_env = set_defined
+        try:
+            yield
+        finally:
+            library._optimize_final_module, library._finalize_final_module = optimize, finish
+            codegen.set_env = set_env
 
 
 @functools.cache

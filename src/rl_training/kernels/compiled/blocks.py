@@ -1,14 +1,16 @@
 """Matrices in blocks of sixteen columns, and their products.
 
 A matrix of R rows and C columns lies in a flat array as [C / 16][R][16], its columns padded by zeros. Whatever the
-size, a product then reads and writes memory in order, and sixteen columns are one vector.
+size, a product then reads and writes memory in order, and sixteen columns are one vector. Six rows at a time keep the
+processor's units for multiplication busy; where the compiler knows how far elements lie apart, hardly anything else
+is left to do, so products are compiled into the functions that call them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from rl_training.kernels.compiled.lanes import LANES, load, multiply_add, number, spread, store
+from rl_training.kernels.compiled.lanes import LANES, load, multiply_add, number, spread, store, transpose_eight
 from rl_training.search.compilation import part
 
 
@@ -18,7 +20,56 @@ def padded(width: int) -> int:
     return (width + LANES - 1) // LANES * LANES
 
 
-@part()
+@part(forceinline=True)
+def six_rows(
+    a: np.ndarray, at: int, row: int, step: int, panel: int, inner: int, b: np.ndarray, b_at: int,
+    start: np.ndarray, start_at: int, start_row: int, out: np.ndarray, out_at: int,
+) -> None:  # fmt: skip
+    """Do what `block_product` does for six rows, whose sums and factors fill the registers."""
+    sum0, sum1 = load(start, start_at), load(start, start_at + start_row)
+    sum2, sum3 = load(start, start_at + 2 * start_row), load(start, start_at + 3 * start_row)
+    sum4, sum5 = load(start, start_at + 4 * start_row), load(start, start_at + 5 * start_row)
+    for first in range(0, inner, LANES):
+        place = at + first // LANES * panel
+        for k in range(min(inner - first, LANES)):
+            lanes, left = load(b, b_at + (first + k) * LANES), place + k * step
+            sum0 = multiply_add(number(a, left), lanes, sum0)
+            sum1 = multiply_add(number(a, left + row), lanes, sum1)
+            sum2 = multiply_add(number(a, left + 2 * row), lanes, sum2)
+            sum3 = multiply_add(number(a, left + 3 * row), lanes, sum3)
+            sum4 = multiply_add(number(a, left + 4 * row), lanes, sum4)
+            sum5 = multiply_add(number(a, left + 5 * row), lanes, sum5)
+    store(out, out_at, sum0)
+    store(out, out_at + LANES, sum1)
+    store(out, out_at + 2 * LANES, sum2)
+    store(out, out_at + 3 * LANES, sum3)
+    store(out, out_at + 4 * LANES, sum4)
+    store(out, out_at + 5 * LANES, sum5)
+
+
+@part(forceinline=True)
+def four_rows(
+    a: np.ndarray, at: int, row: int, step: int, panel: int, inner: int, b: np.ndarray, b_at: int,
+    start: np.ndarray, start_at: int, start_row: int, out: np.ndarray, out_at: int,
+) -> None:  # fmt: skip
+    """Do what `block_product` does for four rows."""
+    sum0, sum1 = load(start, start_at), load(start, start_at + start_row)
+    sum2, sum3 = load(start, start_at + 2 * start_row), load(start, start_at + 3 * start_row)
+    for first in range(0, inner, LANES):
+        place = at + first // LANES * panel
+        for k in range(min(inner - first, LANES)):
+            lanes, left = load(b, b_at + (first + k) * LANES), place + k * step
+            sum0 = multiply_add(number(a, left), lanes, sum0)
+            sum1 = multiply_add(number(a, left + row), lanes, sum1)
+            sum2 = multiply_add(number(a, left + 2 * row), lanes, sum2)
+            sum3 = multiply_add(number(a, left + 3 * row), lanes, sum3)
+    store(out, out_at, sum0)
+    store(out, out_at + LANES, sum1)
+    store(out, out_at + 2 * LANES, sum2)
+    store(out, out_at + 3 * LANES, sum3)
+
+
+@part(forceinline=True)
 def block_product(
     a: np.ndarray,
     at: int,
@@ -39,31 +90,27 @@ def block_product(
 
     Element (i, k) of a lies at `at + i * row + k // 16 * panel + k % 16 * step`. A `start_row` of 0 repeats one row.
     """
-    together = rows - rows % 4
-    for index in range(0, together, 4):
-        begin = start_at + index * start_row
-        sum0, sum1 = load(start, begin), load(start, begin + start_row)
-        sum2, sum3 = load(start, begin + 2 * start_row), load(start, begin + 3 * start_row)
-        for first in range(0, inner, LANES):
-            place = at + index * row + first // LANES * panel
-            for k in range(min(inner - first, LANES)):
-                lanes, left = load(b, b_at + (first + k) * LANES), place + k * step
-                sum0 = multiply_add(number(a, left), lanes, sum0)
-                sum1 = multiply_add(number(a, left + row), lanes, sum1)
-                sum2 = multiply_add(number(a, left + 2 * row), lanes, sum2)
-                sum3 = multiply_add(number(a, left + 3 * row), lanes, sum3)
-        target = out_at + index * LANES
-        store(out, target, sum0)
-        store(out, target + LANES, sum1)
-        store(out, target + 2 * LANES, sum2)
-        store(out, target + 3 * LANES, sum3)
-    for index in range(together, rows):
+    index = 0
+    while rows - index >= 6 and rows - index != 8:  # eight are twice four
+        six_rows(
+            a, at + index * row, row, step, panel, inner, b, b_at,
+            start, start_at + index * start_row, start_row, out, out_at + index * LANES,
+        )  # fmt: skip
+        index += 6
+    while rows - index >= 4:
+        four_rows(
+            a, at + index * row, row, step, panel, inner, b, b_at,
+            start, start_at + index * start_row, start_row, out, out_at + index * LANES,
+        )  # fmt: skip
+        index += 4
+    while index < rows:
         one = load(start, start_at + index * start_row)
         for first in range(0, inner, LANES):
             place = at + index * row + first // LANES * panel
             for k in range(min(inner - first, LANES)):
                 one = multiply_add(number(a, place + k * step), load(b, b_at + (first + k) * LANES), one)
         store(out, out_at + index * LANES, one)
+        index += 1
 
 
 @part()
@@ -127,11 +174,17 @@ def fill(out: np.ndarray, at: int, size: int, value: float) -> None:
 @part()
 def transpose(a: np.ndarray, at: int, rows: int, columns: int, out: np.ndarray, out_at: int) -> None:
     """Write the transpose of a [rows, columns] to out [columns, rows], with its padding."""
-    fill(out, out_at, columns * padded(rows), 0.0)
+    if rows % LANES:
+        fill(out, out_at, columns * padded(rows), 0.0)
+    across, down = columns - columns % 8, rows - rows % 8
     for column in range(columns):
         source = at + column // LANES * rows * LANES + column % LANES
         target = out_at + column * LANES
-        for index in range(rows):
+        if column < across and column % 8 == 0:
+            for index in range(0, down, 8):
+                to = target + index // LANES * columns * LANES + index % LANES
+                transpose_eight(a, source + index * LANES, LANES, out, to, LANES)
+        for index in range(down if column < across else 0, rows):
             out[target + index // LANES * columns * LANES + index % LANES] = number(a, source + index * LANES)
 
 

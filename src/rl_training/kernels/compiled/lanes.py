@@ -7,7 +7,7 @@ over arrays it must assume that outputs overwrite inputs. Processors with narrow
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from llvmlite import ir
@@ -56,6 +56,16 @@ def _spread(builder: Any, number: Any) -> Any:
     return builder.shuffle_vector(builder.insert_element(empty, number, first), empty, everywhere)
 
 
+def _indices(numbers: Iterable[int]) -> Any:
+    chosen = list(numbers)
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
+
+
+def _halves(builder: Any, lanes: Any) -> list[Any]:
+    half = lanes.type.count // 2
+    return [builder.shuffle_vector(lanes, lanes, _indices(range(at, at + half))) for at in (0, half)]
+
+
 @_operation
 def number(typing: Any, array: Any, index: Any) -> Any:
     """Read one number; brackets would first look whether the index counts from the end, which inner loops notice."""
@@ -86,6 +96,32 @@ def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp, _LANES_TYPE), generate
+
+
+@_operation
+def transpose_eight(typing: Any, source: Any, at: Any, row: Any, target: Any, to: Any, step: Any) -> Any:
+    """Transpose eight rows of eight numbers; rows lie `row` numbers apart in the source and `step` in the target."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, at, row, target, to, step = arguments
+        vector = ir.VectorType(ir.FloatType(), 8)
+
+        def place(array: int, given: Any, first: Any, apart: Any, number: int) -> Any:
+            index = builder.add(first, builder.mul(apart, ir.Constant(first.type, number)))
+            return builder.bitcast(_place(context, builder, signature.args[array], given, index), vector.as_pointer())
+
+        rows = [builder.load(place(0, source, at, row, number), align=4) for number in range(8)]
+        for half in (4, 2, 1):  # swap the quarters beside the diagonal, then those of each quarter, and so on
+            for upper in (number for number in range(8) if not number & half):
+                pair = rows[upper], rows[upper + half]
+                kept = [lane if not lane & half else 8 + lane - half for lane in range(8)]
+                rows[upper] = builder.shuffle_vector(*pair, _indices(kept))
+                rows[upper + half] = builder.shuffle_vector(*pair, _indices(lane + half for lane in kept))
+        for number in range(8):
+            builder.store(rows[number], place(3, target, to, step, number), align=4)
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, types.intp, target, types.intp, types.intp), generate
 
 
 @_operation
@@ -127,8 +163,12 @@ def where_above(typing: Any, left: Any, right: Any, then: Any, otherwise: Any) -
     """Return `then` in the lanes where left > right, else `otherwise`; a comparison with NaN does not hold."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        left, right, then, otherwise = arguments
-        return builder.select(builder.fcmp_ordered(">", left, right), then, otherwise)
+        # By halves: where sixteen truth values are more than one vector has, the compiler would pack and unpack them.
+        halves = [
+            builder.select(builder.fcmp_ordered(">", left, right), then, otherwise)
+            for left, right, then, otherwise in zip(*(_halves(builder, lanes) for lanes in arguments), strict=True)
+        ]
+        return builder.shuffle_vector(*halves, _indices(range(LANES)))
 
     return _LANES_TYPE(_LANES_TYPE, _LANES_TYPE, _LANES_TYPE, _LANES_TYPE), generate
 
@@ -139,17 +179,42 @@ def total(typing: Any, lanes: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (sums,) = arguments
-        width = LANES
-        while width > 1:
-            width //= 2
-            halves = [
-                builder.shuffle_vector(sums, sums, ir.Constant(ir.VectorType(ir.IntType(32), width), indices))
-                for indices in (list(range(width)), list(range(width, 2 * width)))
-            ]
-            sums = builder.fadd(*halves)
+        while sums.type.count > 1:
+            sums = builder.fadd(*_halves(builder, sums))
         return builder.extract_element(sums, ir.Constant(ir.IntType(32), 0))
 
     return types.float32(_LANES_TYPE), generate
+
+
+@_operation
+def nonzero(typing: Any, lanes: Any) -> Any:
+    """Return sixteen bits, the first lane's lowest, that say which lanes are not zero; NaN is not."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.fcmp_unordered("!=", arguments[0], ir.Constant(_VECTOR, [0.0] * LANES))
+        return builder.zext(builder.bitcast(bits, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.int64(_LANES_TYPE), generate
+
+
+@_operation
+def lowest_bit(typing: Any, bits: Any) -> Any:
+    """Return the place of the lowest bit that is set; one must be."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@_operation
+def count_bits(typing: Any, bits: Any) -> Any:
+    """Return how many bits are set."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), generate
 
 
 def _element_wise(instruction: str) -> Any:
@@ -213,5 +278,6 @@ def tanh(x: Any) -> Any:
 @part()
 def relu(x: Any) -> Any:
     """Return what is positive of each lane; NaN stays NaN."""
+    # A choice between zero and x would become a store of some lanes where x is overwritten, ten times as slow.
     zero = spread(0.0)
-    return where_above(zero, x, zero, x)
+    return x * where_above(zero, x, zero, spread(1.0))

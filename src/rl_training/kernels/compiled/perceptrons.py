@@ -117,9 +117,9 @@ def activation_backward(outputs: np.ndarray, at: int, size: int, activation: int
             output = load(outputs, at + index)
             store(grad, to + index, load(grad, to + index) * (one - output * output))
     else:
-        zero = spread(0.0)
+        zero, one = spread(0.0), spread(1.0)  # multiplied, for the reason that `relu` gives
         for index in range(0, size, LANES):
-            store(grad, to + index, where_above(load(outputs, at + index), zero, load(grad, to + index), zero))
+            store(grad, to + index, load(grad, to + index) * where_above(load(outputs, at + index), zero, one, zero))
 
 
 @part()

@@ -12,7 +12,7 @@ logger = logging.getLogger("rl_training")
 
 
 def accelerate(algorithm: Any, mode: str, updates: float | None = None) -> dict[str, str | None]:
-    """Attach the kernel that knows the algorithm, if there is one; return its name, or the reason why there is none.
+    """Attach the kernel that knows the algorithm, if there is one; return its name and why it does not do more.
 
     `updates` is about how many gradient steps the run takes, None where that is not known.
     """
@@ -29,7 +29,8 @@ def accelerate(algorithm: Any, mode: str, updates: float | None = None) -> dict[
 def log_acceleration(found: dict[str, str | None]) -> None:
     """Log which kernel accelerates the run, or why none does."""
     if found["kernel"] is not None:
-        logger.info("acceleration: the kernel `%s`", found["kernel"])
+        reason = "" if found["reason"] is None else f"; {found['reason']}"
+        logger.info("acceleration: the kernel `%s`%s", found["kernel"], reason)
     else:
         logger.info("acceleration: none, %s", found["reason"])
 

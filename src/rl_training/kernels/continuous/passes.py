@@ -12,6 +12,10 @@ from rl_training.kernels import requires
 from rl_training.kernels.perceptrons import Perceptrons, differentiable, gradient_of
 from rl_training.models.continuous import DeterministicActor, SquashedActor, StackedCritic, squashed_log_prob
 from rl_training.models.heads import LOG_STD_RANGE
+from rl_training.models.layers import StackedMLP
+from rl_training.models.optimizers import FlatOptimizer
+
+_FEWEST_ROWS = 64
 
 
 class Sample(NamedTuple):
@@ -110,3 +114,19 @@ class CriticPasses:
     def action_gradient(self, activations: list[Tensor], grad_values: Tensor) -> Tensor:
         """Return the gradient [B, size] with respect to the actions."""
         return self.networks.input_gradient(activations, grad_values, self.critic.encoder.width)
+
+
+def require_compilable(algorithm: Any, known: type, actor: StackedMLP, updates: float | None) -> None:
+    """Require that compiled code covers all gradient steps of an update, of which the passes are known already."""
+    requires.own_formula(algorithm, known, "improve", "actor_due")
+    requires.that(algorithm.device.type == "cpu", "the update is compiled for the CPU only")
+    for optimizer in (algorithm.actor_optimizer, algorithm.critic_optimizer):
+        requires.exact(optimizer, FlatOptimizer)
+    for network in (actor, algorithm.critic.networks):
+        requires.that(network.activated > 0, "networks without hidden layers have no compiled update")
+    requires.enough_updates(updates)
+
+
+def parts_of(batch_size: int) -> int:
+    """Return in how many parts a batch is passed at the same time: few rows are not worth a thread."""
+    return min(torch.get_num_threads(), max(batch_size // _FEWEST_ROWS, 1))

@@ -1,0 +1,1 @@
+"""Kernels of algorithms for continuous actions."""
