@@ -18,6 +18,7 @@ from rl_training.algorithms.base import OffPolicyAlgorithm, OnPolicyAlgorithm
 from rl_training.data.observations import NumpyObservation, Observation, map_observation, to_tensor
 from rl_training.data.replay import Replay
 from rl_training.data.rollout import Rollout, RolloutStorage
+from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import EnvironmentFailure, NonFiniteError
@@ -91,12 +92,19 @@ class EnvironmentDriver:
         """Restore the environments and return True, or restart them with seeds derived from `step` and return False."""
         self.taken.value = step
         if state["env"] is not None:
-            self._observation, self._mask = state["observation"], state["mask"]
+            self._observation, self._mask = state["observation"], self._checked_mask(state["mask"])
             self.env.load_state_dict(state["env"])
             return True
         seeds = derive_seeds(self.seed, "environment", "resumed", step, count=self.env.num_envs)
         self._observation, self._mask = self.env.reset(seeds)
         return False
+
+    def _checked_mask(self, mask: Any) -> np.ndarray | None:
+        """Return restored action masks; raise an error if they do not fit the environments."""
+        shape = (self.env.num_envs, mask_width(self.env.action_space))
+        if mask is not None and not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == shape):
+            raise ValueError(f"the action mask is no array of truth values of the shape {shape}")
+        return mask
 
 
 class RolloutCollector(EnvironmentDriver):

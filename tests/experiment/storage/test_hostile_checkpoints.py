@@ -116,6 +116,7 @@ def test_a_field_of_the_state_that_cannot_be_is_named(place: str, value: Any, pp
         ("algorithm/updates", "many", "algorithm.updates is not of the type int"),
         ("collector/replay/count", 2**61, "cannot hold|counts"),
         ("collector/replay/oldest", None, "does not fit"),
+        ("collector/mask", 2**61, "action mask"),
         ("collector/replay/accumulator/steps", "x", "collector.replay.accumulator.steps is not of the type int"),
         ("collector/env/slots/0/env/base/type", "os.system", "environment has a `os.system`"),
     ],
