@@ -102,15 +102,12 @@ CASES = {
         settings=(),
         sides={
             **_OURS_AND_SB3,
-            "ours_compiled": Side(OURS, ("algo_kwargs.compile=true",)),
             **_SBX_SIDES,
             "cleanrl": Side(CLEANRL),
         },
         ratios={
             **_ACTOR_CRITIC_RATIOS,
-            "stable-baselines3, compiled": Ratio(("ours_compiled",), ("stable_baselines3",)),
             "CleanRL": Ratio(("ours",), ("cleanrl",)),
-            "CleanRL, compiled": Ratio(("ours_compiled",), ("cleanrl",)),
         },
         steps=100_000,
         quick_steps=8_000,
