@@ -88,6 +88,7 @@ def test_twenty_updates_are_those_of_autograd(algo: str, options: dict[str, Any]
     plain, compiled = make(algo, **options), make(algo, **options)
     attached = attach(compiled)
     assert (attached.kernel, attached.reason) == ("sac" if algo == "sac" else "td3", None)
+    torch.set_num_threads(1)  # autograd alone would use them from here on
     initial = networks(plain)
     for number in range(20):
         batch = make_batch(number, rows=(100, 300, 7)[number % 3])  # of 300 rows one part has more than a chunk

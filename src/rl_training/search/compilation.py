@@ -110,6 +110,10 @@ def _parts_only_linked(outermost: str) -> Iterator[None]:
 
     library: Any = CPUCodeLibrary
     codegen: Any = JITCPUCodegen
+    steps = ("_optimize_final_module", "_finalize_final_module")
+    if not all(hasattr(library, step) for step in steps) or not hasattr(codegen, "set_env"):
+        yield  # another version of numba, which compiles the parts as well
+        return
 
     def only_linked(name: str) -> bool:
         return name in _parts and name != outermost
