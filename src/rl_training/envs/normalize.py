@@ -310,8 +310,8 @@ class NormalizedVectorEnv(MeasuredVectorEnv):
         obs = scale(batch.obs)
         final_obs = obs if batch.final_obs is batch.obs else scale(batch.final_obs)
         reward = self.normalizers.scale_reward(batch.reward)
-        _, _, terminated, truncated, _, *rest = batch
-        return StepBatch(obs, reward, terminated, truncated, final_obs, *rest)
+        _, _, terminated, truncated, _, mask, episodes, final_mask, metrics = batch
+        return StepBatch(obs, reward, terminated, truncated, final_obs, mask, episodes, final_mask, metrics)
 
 
 def with_normalization(env: VectorEnv, params: EnvParams, *, gamma: float, raw: bool = False) -> VectorEnv:

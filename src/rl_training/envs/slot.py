@@ -53,13 +53,7 @@ class EnvFactory:
     def __call__(self) -> gym.Env[Any, Any]:
         """Make the environment: training wrappers outermost, the tracker of real rewards below them."""
         try:
-            env = EpisodeTracker(self._make_base())
-            params = self.params
-            if params.episodic_life or params.fire_reset or params.reward_sign or params.frame_stack > 1:
-                from rl_training.envs.families.atari import wrap_for_agent
-
-                return wrap_for_agent(env, params)
-            return env
+            return wrap_base(self._make_base(), self.params)
         except Exception as error:
             explanation = explain_make_failure(self.spec, self.params, error)
             if explanation is None:
@@ -84,6 +78,16 @@ class EnvFactory:
 
             bind_simulation(env.unwrapped)
         return env
+
+
+def wrap_base(base: gym.Env[Any, Any], params: EnvParams) -> gym.Env[Any, Any]:
+    """Add the tracker of real rewards, and the wrappers for training above it."""
+    env = EpisodeTracker(base)
+    if params.episodic_life or params.fire_reset or params.reward_sign or params.frame_stack > 1:
+        from rl_training.envs.families.atari import wrap_for_agent
+
+        return wrap_for_agent(env, params)
+    return env
 
 
 def _received(code: AdoptedCode, spec: EnvSpec, params: EnvParams, render_mode: str | None) -> EnvFactory:
