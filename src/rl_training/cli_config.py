@@ -80,7 +80,9 @@ class ConfigRequest:
     )
     execution_backend: Annotated[
         str | None,
-        typer.Option("--execution-backend", metavar="NAME", help="auto, local_sync, local_async or vector."),
+        typer.Option(
+            "--execution-backend", metavar="NAME", help="auto, local_sync, local_async, vector, ale_vector or envpool."
+        ),
     ] = None
     eval_episodes: Annotated[
         int | None, integer_option("--eval-episodes", "Episodes per evaluation; 0 never evaluates.")

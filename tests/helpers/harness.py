@@ -55,6 +55,13 @@ TASKS: dict[str, dict[str, Any]] = {
             "repeat_action_probability": 0.0,
         },
     },
+    "ale_vector": {  # with sticky actions
+        "env_id": "ALE/Pong-v5",
+        "execution_backend": "auto",
+        "total_timesteps": 96,
+        "algo_kwargs": {"num_steps": 8},
+        "env_kwargs": {"atari": True, "frame_stack": 2, "max_episode_steps": 30},
+    },
     "a2c": {"algo": "a2c", "algo_kwargs": {"num_steps": 8, "hidden_sizes": [8]}},
 }
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from rl_training.envs.backend_choice import resolve_backend
+from rl_training.envs.families.ale_vector import make_ale_vector
+from rl_training.envs.families.envpool_vector import make_envpool
 from rl_training.envs.lookup import check_make_kwargs, find_spec
 from rl_training.envs.slot import EnvFactory, EnvSlot
 from rl_training.envs.spaces import unsupported_action, unsupported_observation
 from rl_training.envs.vector import SyncVectorEnv, VectorEnv
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.errors import ConfigError
 from rl_training.experiment.configuration.env_params import EnvParams, Mode, env_params
+from rl_training.experiment.machine import thread_limit
 from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
-
-Backend = Literal["vector", "local_sync", "local_async"]
-BACKENDS = ("auto", "local_sync", "local_async", "vector")
-
-_CARTPOLE_ENTRY_POINT = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
-# Below this number, the overhead of array operations exceeds that of stepping single environments.
-_VECTOR_CARTPOLE_FROM = 5
 
 
 def make_vector_env(
@@ -39,7 +35,11 @@ def make_vector_env(
         from rl_training.envs.families.vector_cartpole import VectorCartPole
 
         return VectorCartPole(num_envs, **_vector_cartpole_kwargs(spec, params))
+    if chosen == "ale_vector":
+        return make_ale_vector(spec, params, num_envs, _num_threads(params))
     factory = _factory(env_id, params)
+    if chosen == "envpool":
+        return make_envpool(factory, num_envs, _num_threads(params))
     if chosen == "local_async":
         from rl_training.envs.workers.async_vector import AsyncVectorEnv
 
@@ -53,34 +53,6 @@ def make_slots(
     """Make single environments without autoreset, for evaluations that count complete episodes."""
     factory = _factory(env_id, env_params(env_kwargs, mode), render_mode)
     return [EnvSlot(factory, index) for index in range(count)]
-
-
-def resolve_backend(
-    env_id: str, env_kwargs: Mapping[str, Any], backend: str, num_envs: int, *, mode: Mode = "training"
-) -> tuple[Backend, str]:
-    """Return the backend that will run the environments, and the reason."""
-    if backend not in BACKENDS:
-        raise ConfigError(
-            f"execution_backend: unknown backend `{backend}`"
-            + (did_you_mean(backend, BACKENDS) or f"; choose one of {', '.join(BACKENDS)}")
-        )
-    if backend == "local_sync":
-        return "local_sync", "asked for"
-    if backend == "local_async":
-        return "local_async", "asked for"
-    spec, params = find_spec(env_id), env_params(env_kwargs, mode)
-    obstacle = _vector_obstacle(spec, params)
-    if backend == "vector":
-        if obstacle is not None:
-            raise ConfigError(f"execution_backend: `vector` cannot run this: {obstacle}; use `auto`")
-        return "vector", "asked for"
-    if obstacle is not None:
-        return "local_sync", obstacle
-    if num_envs < _VECTOR_CARTPOLE_FROM:
-        return "local_sync", (
-            f"the vector entry point of {spec.id} is faster only from {_VECTOR_CARTPOLE_FROM} environments on"
-        )
-    return "vector", f"{spec.id} has its own vector entry point"
 
 
 class EnvironmentFacts(NamedTuple):
@@ -136,29 +108,15 @@ def _facts_of(env_id: str, params: EnvParams) -> EnvironmentFacts:
         slot.close()
 
 
+def _num_threads(params: EnvParams) -> int:
+    """Return the number of threads of a backend with threads of its own."""
+    return params.num_workers or thread_limit().number
+
+
 def _factory(env_id: str, params: EnvParams, render_mode: str | None = None) -> EnvFactory:
     spec = find_spec(env_id)
     check_make_kwargs(spec, params)
     return EnvFactory(spec, params, render_mode, AdoptedCode(uses_of([env_id])))
-
-
-def _vector_obstacle(spec: EnvSpec, params: EnvParams) -> str | None:
-    """Return why the environment's own vector entry point cannot be used, or None if it can."""
-    if spec.vector_entry_point is None:
-        return f"{spec.id} has no vector entry point"
-    if spec.vector_entry_point != _CARTPOLE_ENTRY_POINT:
-        return f"the vector entry point of {spec.id} has no adapter here"
-    defaults = EnvParams()
-    per_env = [
-        field.name
-        for field in dataclasses.fields(EnvParams)
-        if field.name in ("frame_stack", "reward_sign", "atari")
-        and getattr(params, field.name) != getattr(defaults, field.name)
-    ]
-    foreign = [key for key in params.make_kwargs if key != "sutton_barto_reward"]
-    if per_env or foreign:
-        return f"the vector entry point of {spec.id} does not take {', '.join(per_env + foreign)}"
-    return None
 
 
 def _vector_cartpole_kwargs(spec: EnvSpec, params: EnvParams) -> dict[str, Any]:

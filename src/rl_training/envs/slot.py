@@ -53,13 +53,7 @@ class EnvFactory:
     def __call__(self) -> gym.Env[Any, Any]:
         """Make the environment: training wrappers outermost, the tracker of real rewards below them."""
         try:
-            env = EpisodeTracker(self._make_base())
-            params = self.params
-            if params.episodic_life or params.fire_reset or params.reward_sign or params.frame_stack > 1:
-                from rl_training.envs.families.atari import wrap_for_agent
-
-                return wrap_for_agent(env, params)
-            return env
+            return wrap_base(self._make_base(), self.params)
         except Exception as error:
             explanation = explain_make_failure(self.spec, self.params, error)
             if explanation is None:
@@ -78,7 +72,22 @@ class EnvFactory:
             from rl_training.envs.families.atari import make_preprocessed
 
             return make_preprocessed(spec, params, make_kwargs)
-        return gym.make(spec, max_episode_steps=params.max_episode_steps, disable_env_checker=True, **make_kwargs)
+        env = gym.make(spec, max_episode_steps=params.max_episode_steps, disable_env_checker=True, **make_kwargs)
+        if type(env.unwrapped).__module__.startswith("gymnasium.envs.mujoco."):
+            from rl_training.envs.families.mujoco import bind_simulation
+
+            bind_simulation(env.unwrapped)
+        return env
+
+
+def wrap_base(base: gym.Env[Any, Any], params: EnvParams) -> gym.Env[Any, Any]:
+    """Add the tracker of real rewards, and the wrappers for training above it."""
+    env = EpisodeTracker(base)
+    if params.episodic_life or params.fire_reset or params.reward_sign or params.frame_stack > 1:
+        from rl_training.envs.families.atari import wrap_for_agent
+
+        return wrap_for_agent(env, params)
+    return env
 
 
 def _received(code: AdoptedCode, spec: EnvSpec, params: EnvParams, render_mode: str | None) -> EnvFactory:
@@ -155,10 +164,10 @@ class EnvSlot:
             if type(obs) is not _ARRAY or obs.dtype is not self._dtype or obs.shape != self._shape:
                 self._check_observation(obs)
             mask = metrics = None
-            if info or type(info) is not dict or self._mask_method is not None:
+            if type(info) is not dict or (self._mask_width and (info or self._mask_method is not None)):
                 mask = self._action_mask(info, ended=terminated or truncated)
-                if METRICS in info:
-                    metrics = self._info_metrics.read(info[METRICS])
+            if METRICS in info:
+                metrics = self._info_metrics.read(info[METRICS])
         except Exception as error:
             raise self._failure("in step", error) from error
         episodes: Sequence[Episode] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
+import numpy as np
 
 from rl_training.envs.checks import plain_flag, plain_reward
 
@@ -37,7 +38,7 @@ class EpisodeTracker(gym.Wrapper[Any, Any, Any, Any]):
         self._length += 1  # before the step, so that an error message can name it
         obs, reward, terminated, truncated, info = self.env.step(action)
         if type(reward) is not float:
-            reward = plain_reward(reward, warn=self.warns)
+            reward = float(reward) if type(reward) is np.float64 else plain_reward(reward, warn=self.warns)
         if terminated is not True and terminated is not False:
             terminated = plain_flag(terminated, "terminated")
         if truncated is not True and truncated is not False:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
@@ -15,6 +14,7 @@ from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs, empty_obs, write_row
 from rl_training.errors import CheckpointError
 
+_FLOAT = np.dtype(np.float32)
 _LARGEST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
@@ -48,85 +48,68 @@ class VectorEnv(Protocol):
         """Close the environments; may be called twice and after a failure."""
 
 
-@dataclass
-class Rows:
-    """Arrays that a group of slots writes its results to, one row per slot."""
+class Final(NamedTuple):
+    """The end of an episode in one row of a group."""
 
-    obs: Obs
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    action_mask: np.ndarray | None
-    """[rows, n] bool; None for Box actions."""
-
-    @classmethod
-    def allocate(cls, observation_space: gym.Space[Any], width: int, rows: int) -> Rows:
-        """Return new arrays for `rows` environments whose action masks have a width."""
-        return cls(
-            obs=empty_obs(observation_space, rows),
-            reward=np.empty(rows, dtype=np.float32),
-            terminated=np.empty(rows, dtype=np.bool_),
-            truncated=np.empty(rows, dtype=np.bool_),
-            action_mask=np.empty((rows, width), dtype=np.bool_) if width else None,
-        )
-
-    def write_masks(self, masks: Sequence[tuple[int, np.ndarray]]) -> bool:
-        """Store the masks of the rows that have one, and all legal elsewhere; return False if there is no mask."""
-        if self.action_mask is None or not masks:
-            return False
-        self.action_mask[:] = True
-        for row, mask in masks:
-            self.action_mask[row] = mask
-        return True
+    row: int
+    obs: Any
+    """The true last observation."""
+    mask: np.ndarray | None
+    """Its action mask, if the environment gave one."""
+    terminated: bool
+    truncated: bool
 
 
 class GroupStep(NamedTuple):
-    """The results of a group's step that are not in its rows."""
+    """The results of a group's step, beside the observations and rewards, which are written to given arrays."""
 
-    finals: list[tuple[int, Any, np.ndarray | None]]
-    """(row, true last observation, its action mask if the environment gave one) of the rows that ended."""
-    masked: bool
+    finals: list[Final]
+    masks: list[tuple[int, np.ndarray]]
+    """(row, legal actions in its observation) of the rows that have a mask."""
     episodes: list[Episode]
     metrics: list[dict[str, float]]
 
 
 def reset_slots(
-    slots: Sequence[EnvSlot], seeds: Sequence[int], rows: Rows, entering: Callable[[int], None] | None = None
-) -> bool:
-    """Start all slots with their seeds; return whether any gave an action mask."""
+    slots: Sequence[EnvSlot], seeds: Sequence[int], batch: Obs, entering: Callable[[int], None] | None = None
+) -> list[tuple[int, np.ndarray]]:
+    """Start all slots with their seeds, write the observations to `batch` and return the masks of rows with one."""
     masks: list[tuple[int, np.ndarray]] = []
     for row, (slot, seed) in enumerate(zip(slots, seeds, strict=True)):
         if entering is not None:
             entering(row)
         obs, mask = slot.reset(seed)
-        write_row(rows.obs, row, obs)
+        write_row(batch, row, obs)
         if mask is not None:
             masks.append((row, mask))
-    _check_rows(slots, rows, range(len(slots)), rewards=False)
-    return rows.write_masks(masks)
+    _check_rows(slots, batch, None, range(len(slots)))
+    return masks
 
 
 def step_slots(
     slots: Sequence[EnvSlot],
     actions: Sequence[Any],
-    rows: Rows,
+    batch: Obs,
+    rewards: np.ndarray,
     entering: Callable[[int], None] | None = None,
 ) -> GroupStep:
-    """Step all slots and reset those that ended; `entering(row)` is called before each slot runs."""
-    finals: list[tuple[int, Any, np.ndarray | None]] = []
-    episodes: list[Episode] = []
+    """Step all slots and reset those that ended; observations and rewards are written to `batch` and `rewards`.
+
+    `entering(row)` is called before each slot runs. Beside a cheap environment every call and every small array counts:
+    there are no flags for the steps at which no episode ends.
+    """
+    finals: list[Final] = []
     masks: list[tuple[int, np.ndarray]] = []
+    episodes: list[Episode] = []
     metrics: list[dict[str, float]] = []
-    # Lists are faster to fill than array elements.
-    rewards, terminations, truncations = [], [], []
-    batch = rows.obs
+    total = 0.0
+    plain = type(batch) is np.ndarray
     for row, slot in enumerate(slots):
         if entering is not None:
             entering(row)
         obs, reward, terminated, truncated, mask, ended_episodes, given = slot.step(actions[row])
-        rewards.append(reward)
-        terminations.append(terminated)
-        truncations.append(truncated)
+        rewards[row] = reward
+        total += reward
         if ended_episodes:
             episodes.extend(ended_episodes)
         if given is not None:
@@ -134,43 +117,45 @@ def step_slots(
         if terminated or truncated:
             # Copied before the reset: an environment may reuse its buffers.
             final = copy_obs(obs)
-            if not all(map(all_finite, final.values() if isinstance(final, dict) else (final,))):
+            if not all(map(all_finite, (final,) if plain else final.values())):
                 raise slot.non_finite("final observation")
-            finals.append((row, final, None if mask is None else mask.copy()))
+            finals.append(Final(row, final, None if mask is None else mask.copy(), terminated, truncated))
             obs, mask = slot.reset()
         if mask is not None:
             masks.append((row, mask))
-        if isinstance(batch, dict):
-            write_row(batch, row, obs)
+        if plain:
+            batch[row] = obs  # type: ignore[index]
         else:
-            batch[row] = obs
-    rows.reward[:] = rewards
-    rows.terminated[:] = terminations
-    rows.truncated[:] = truncations
+            write_row(batch, row, obs)
     # Checked here, because a normaliser would spread the NaN of one environment to all.
-    if isinstance(batch, dict) or not all_finite(batch) or not -_LARGEST < sum(rewards) < _LARGEST:
-        _check_rows(slots, rows, {row for row, _, _ in finals})
-    return GroupStep(finals, rows.write_masks(masks), episodes, metrics)
+    if not plain or not all_finite(batch) or not -_LARGEST < total < _LARGEST:  # type: ignore[arg-type]
+        _check_rows(slots, batch, rewards, {final.row for final in finals})
+    return GroupStep(finals, masks, episodes, metrics)
 
 
-def _check_rows(slots: Sequence[EnvSlot], rows: Rows, fresh: Container[int], *, rewards: bool = True) -> None:
+def _check_rows(slots: Sequence[EnvSlot], batch: Obs, rewards: np.ndarray | None, fresh: Container[int]) -> None:
     """Raise an error for NaN and infinity in the slots' results; the `fresh` rows were just reset."""
-    found = non_finite_row(rows.obs)
+    found = non_finite_row(batch)
     if found is not None:
         row, key = found
         raise slots[row].non_finite(f"observation{key}", place="in reset" if row in fresh else None)
-    if rewards and not all_finite(rows.reward):
-        row = int(np.flatnonzero(~np.isfinite(rows.reward))[0])
+    if rewards is not None and not all_finite(rewards):
+        row = int(np.flatnonzero(~np.isfinite(rewards))[0])
         raise slots[row].non_finite("reward", place="at the last step of an episode" if row in fresh else None)
 
 
-def with_finals(obs: Obs, finals: Sequence[tuple[int, Any, np.ndarray | None]]) -> Obs:
-    """Return `obs` itself, or a copy with the true final observations in the rows that ended."""
-    if not finals:
-        return obs
+def fill_masks(array: np.ndarray, masks: Sequence[tuple[int, np.ndarray]]) -> None:
+    """Write the masks of the rows that have one, and all legal elsewhere."""
+    array[:] = True
+    for row, mask in masks:
+        array[row] = mask
+
+
+def with_finals(obs: Obs, finals: Sequence[Final]) -> Obs:
+    """Return a copy of `obs` with the true final observations in the rows that ended."""
     final_obs: Obs = copy_obs(obs)
-    for row, final, _ in finals:
-        write_row(final_obs, row, final)
+    for final in finals:
+        write_row(final_obs, final.row, final.obs)
     return final_obs
 
 
@@ -194,6 +179,8 @@ def private_actions(actions: np.ndarray, action_space: gym.Space[Any]) -> Sequen
     """Return one action per environment, copied so that the caller cannot change it later."""
     if isinstance(action_space, gym.spaces.Discrete):
         return np.asarray(actions).tolist()
+    if type(actions) is np.ndarray and actions.dtype is action_space.dtype:
+        return actions.copy()  # type: ignore[return-value]
     return np.array(actions, dtype=action_space.dtype)  # type: ignore[return-value]
 
 
@@ -205,28 +192,46 @@ class SyncVectorEnv:
         self.num_envs = len(self._slots)
         self.observation_space = self._slots[0].observation_space
         self.action_space = self._slots[0].action_space
-        self._mask_width = mask_width(self.action_space)
+        self._mask_shape = (self.num_envs, mask_width(self.action_space))
+        space = self.observation_space
+        self._batch: Any = None  # shape and dtype of a batch of observations; None for a Dict
+        if not isinstance(space, gym.spaces.Dict):
+            assert space.shape is not None, f"{space} has no array form"
+            self._batch = ((self.num_envs, *space.shape), space.dtype)
+        # Shared by all steps at which no episode ended.
+        self._no_end = np.zeros(self.num_envs, np.bool_)
+        self._no_end.setflags(write=False)
 
     def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
-        rows = self._rows()
-        masked = reset_slots(self._slots, seeds, rows)
-        return rows.obs, rows.action_mask if masked else None
+        batch = empty_obs(self.observation_space, self.num_envs)
+        masks = reset_slots(self._slots, seeds, batch)
+        return batch, self._masks(masks)
 
     def step(self, actions: np.ndarray) -> StepBatch:
-        rows = self._rows()
-        finals, masked, episodes, metrics = step_slots(self._slots, private_actions(actions, self.action_space), rows)
-        masks = rows.action_mask if masked else None
-        return StepBatch(
-            rows.obs,
-            rows.reward,
-            rows.terminated,
-            rows.truncated,
-            with_finals(rows.obs, finals),
-            masks,
-            episodes,
-            with_final_masks(masks, [(row, mask) for row, _, mask in finals], self.num_envs),
-            metrics,
-        )
+        # New arrays at every step: arrays that were returned are never written again.
+        form = self._batch
+        obs = final_obs = np.empty(*form) if form is not None else empty_obs(self.observation_space, self.num_envs)
+        reward = np.empty(self.num_envs, _FLOAT)
+        finals, masks, episodes, metrics = self._step_slots(private_actions(actions, self.action_space), obs, reward)
+        terminated = truncated = self._no_end
+        mask = final_mask = self._masks(masks) if masks else None
+        if finals:
+            terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
+            for final in finals:
+                terminated[final.row], truncated[final.row] = final.terminated, final.truncated
+            final_obs = with_finals(obs, finals)
+            final_mask = with_final_masks(mask, [(final.row, final.mask) for final in finals], self.num_envs)
+        return StepBatch(obs, reward, terminated, truncated, final_obs, mask, episodes, final_mask, metrics)
+
+    def _step_slots(self, actions: Sequence[Any], batch: Obs, rewards: np.ndarray) -> GroupStep:
+        return step_slots(self._slots, actions, batch, rewards)
+
+    def _masks(self, masks: Sequence[tuple[int, np.ndarray]]) -> np.ndarray | None:
+        if not masks:
+            return None
+        array = np.empty(self._mask_shape, np.bool_)
+        fill_masks(array, masks)
+        return array
 
     def state_dict(self) -> dict[str, Any] | None:
         states = [slot.snapshot() for slot in self._slots]
@@ -240,10 +245,6 @@ class SyncVectorEnv:
     def close(self) -> None:
         for slot in self._slots:
             slot.close()
-
-    def _rows(self) -> Rows:
-        # New arrays at every step: arrays that were returned are never written again.
-        return Rows.allocate(self.observation_space, self._mask_width, self.num_envs)
 
 
 def slot_states(state: dict[str, Any], num_envs: int) -> list[dict[str, Any]]:

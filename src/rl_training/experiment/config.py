@@ -92,9 +92,10 @@ class TrainConfig:
     num_envs: Annotated[int, Ge(1)] = 1
     """Parallel copies of the environment."""
 
-    execution_backend: Literal["auto", "local_sync", "local_async", "vector"] = "auto"
+    execution_backend: Literal["auto", "local_sync", "local_async", "vector", "ale_vector", "envpool"] = "auto"
     """How environments are vectorised: `vector`: the environment's own vectorised form; `local_sync`: one process;
-    `local_async`: worker processes; `auto`: chosen and reported."""
+    `local_async`: worker processes; `ale_vector`: Atari in threads of ale-py; `envpool`: threads of EnvPool; `auto`:
+    chosen and reported."""
 
     eval_episodes: Annotated[int, Ge(0)] = 10
     """Complete episodes per evaluation; 0: no evaluation."""

@@ -67,6 +67,16 @@ def usable_cores() -> CoreLimit:
     return min(limits, key=lambda limit: limit.number)
 
 
+def thread_limit() -> CoreLimit:
+    """Return the number of threads for computing: that of the usable cores, or OMP_NUM_THREADS if that is smaller."""
+    limits = [usable_cores()]
+    # Of a list only the first number applies: there are no nested loops.
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if text.isdecimal() and int(text) > 0:
+        limits.append(CoreLimit(int(text), f"OMP_NUM_THREADS is {int(text)}"))
+    return min(limits, key=lambda limit: limit.number)
+
+
 def _groups(controller: str, membership: Path, mount: Path) -> Iterator[tuple[Path, int]]:
     """Yield the directory of each control group of this process that may have a limit, and its version.
 

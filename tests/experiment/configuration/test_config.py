@@ -219,8 +219,8 @@ def test_an_unknown_name_at_any_level_names_the_nearest(changes: Any, message: s
         ({"algo_kwargs": [1]}, "algo_kwargs: must be a mapping, got [1]"),
         (
             {"execution_backend": "local_asink"},
-            "execution_backend: must be one of auto, local_sync, local_async, vector, got 'local_asink'; "
-            "did you mean `local_async`",
+            "execution_backend: must be one of auto, local_sync, local_async, vector, ale_vector, envpool, got "
+            "'local_asink'; did you mean `local_async`",
         ),
     ],
 )

@@ -34,7 +34,7 @@ def launcher(tmp_path_factory):
     return Launcher(tmp_path_factory.mktemp("processes"))
 
 
-SLOW_TASKS = {"atari"}
+SLOW_TASKS = {"atari", "ale_vector"}
 STOPPED = [pytest.param(task, marks=pytest.mark.slow if task in SLOW_TASKS else ()) for task in TASKS]
 
 

@@ -29,6 +29,7 @@ KEYS = [
     "extra_boardgames",
     "extra_box2d",
     "extra_dmc",
+    "extra_envpool",
     "extra_minatar",
     "extra_mujoco",
     "extra_plot",

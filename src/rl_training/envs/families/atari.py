@@ -27,10 +27,8 @@ def make_preprocessed(spec: EnvSpec, params: EnvParams, make_kwargs: dict[str, A
         import cv2  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("Atari preprocessing", "atari") from error
-    # The wrapper reads the screen itself; what the game returns of each skipped frame should cost little.
-    unused = {"obs_type": "grayscale"} if params.grayscale else {}
-    settings = {"frameskip": 1, **unused, **make_kwargs}
-    game = gym.make(spec, max_episode_steps=-1, disable_env_checker=True, **settings)
+    game = gym.make(spec, max_episode_steps=-1, disable_env_checker=True, frameskip=1, **make_kwargs)
+    _skip_screens(game.unwrapped)
     env: AnyEnv = AtariPreprocessing(
         game,
         noop_max=params.noop_max,
@@ -41,6 +39,15 @@ def make_preprocessed(spec: EnvSpec, params: EnvParams, make_kwargs: dict[str, A
     )
     # Above the frame skip: the limit counts decisions, like every other step count.
     return env if params.max_episode_steps is None else TimeLimit(env, params.max_episode_steps)
+
+
+def _skip_screens(game: Any) -> None:
+    """Let the game return an empty screen: the preprocessing reads the two frames it needs from the emulator itself.
+
+    Copying a colour screen at every frame takes a quarter of the time of a step.
+    """
+    blank = np.zeros(game.observation_space.shape, np.uint8)
+    game._get_obs = lambda: blank
 
 
 def wrap_for_agent(env: AnyEnv, params: EnvParams) -> AnyEnv:

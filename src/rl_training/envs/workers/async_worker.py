@@ -17,7 +17,7 @@ import numpy as np
 from rl_training.envs.families.sdl import silence_sdl
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.step import write_row
-from rl_training.envs.vector import private_actions, reset_slots, step_slots
+from rl_training.envs.vector import fill_masks, private_actions, reset_slots, step_slots
 from rl_training.envs.workers.shared_rows import SharedRows, obs_views
 from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
 
@@ -84,14 +84,25 @@ class _SlotGroup:
             self._slots.append(EnvSlot(make, index))
 
     def reset(self, seeds: Sequence[int]) -> bool:
-        return reset_slots(self._slots, seeds, self._rows, self._enter)
+        return self._store_masks(reset_slots(self._slots, seeds, self._rows.obs, self._enter))
 
     def step(self, _: None) -> tuple[list[tuple[int, np.ndarray | None]], bool, list[Any], list[dict[str, float]]]:
         actions = private_actions(self._actions, self._slots[0].action_space)
-        finals, masked, episodes, metrics = step_slots(self._slots, actions, self._rows, self._enter)
-        for row, final, _mask in finals:
-            write_row(self._final_obs, row, final)
-        return [(self._start + row, mask) for row, _, mask in finals], masked, episodes, metrics
+        rows = self._rows
+        step = step_slots(self._slots, actions, rows.obs, rows.reward, self._enter)
+        rows.terminated[:] = rows.truncated[:] = False
+        for final in step.finals:
+            rows.terminated[final.row], rows.truncated[final.row] = final.terminated, final.truncated
+            write_row(self._final_obs, final.row, final.obs)
+        ended = [(self._start + final.row, final.mask) for final in step.finals]
+        return ended, self._store_masks(step.masks), step.episodes, step.metrics
+
+    def _store_masks(self, masks: Sequence[tuple[int, np.ndarray]]) -> bool:
+        """Write the masks to shared memory; return whether there are any."""
+        if self._rows.action_mask is None or not masks:
+            return False
+        fill_masks(self._rows.action_mask, masks)
+        return True
 
     def snapshot(self, _: None) -> list[dict[str, Any] | None]:
         return [slot.snapshot() for slot in self._slots]

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Obs
-from rl_training.envs.vector import Rows
 
 
 class SharedArray:
@@ -30,6 +29,17 @@ class SharedArray:
         """Return the array itself, not a copy."""
         count = math.prod(self._shape)
         return np.frombuffer(self._memory, dtype=self._dtype, count=count).reshape(self._shape)
+
+
+class Rows(NamedTuple):
+    """Views of the rows of one worker, or of all."""
+
+    obs: Obs
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    action_mask: np.ndarray | None
+    """[rows, n] bool; None for Box actions."""
 
 
 @dataclass

@@ -77,7 +77,8 @@ class EnvParams:
     """Atari: press FIRE after a reset in games that wait for it."""
 
     num_workers: Annotated[int, Ge(1)] | None = None
-    """`local_async`: number of worker processes; null: one per core, at most one per environment."""
+    """`local_async`: number of worker processes; null: one per core, at most one per environment. `ale_vector` and
+    `envpool`: number of threads; null: one per usable core, at most OMP_NUM_THREADS and one per environment."""
 
     worker_timeout: Annotated[float, Gt(0)] = 60.0
     """`local_async`: seconds to wait for a worker before the run stops with an error."""

@@ -19,6 +19,7 @@ _EXTRAS = {
     "boardgames": ("pettingzoo", "pygame"),
     "box2d": ("Box2D",),
     "dmc": ("shimmy", "dm_control"),
+    "envpool": ("envpool",),
     "minatar": ("minatar",),
     "mujoco": ("mujoco",),
     "plot": ("matplotlib",),

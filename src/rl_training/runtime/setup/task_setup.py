@@ -7,7 +7,8 @@ from typing import Any
 
 from gymnasium import Space, spaces
 
-from rl_training.envs.make import inspect_environment, make_vector_env, resolve_backend
+from rl_training.envs.backend_choice import resolve_backend
+from rl_training.envs.make import inspect_environment, make_vector_env
 from rl_training.envs.normalize import Normalizers, normalizers_of, with_normalization
 from rl_training.envs.spaces import image_layout, image_read_as_vector, observation_kind
 from rl_training.envs.vector import VectorEnv

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rl_training.errors import AxiomError, CheckpointError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.machine import CoreLimit, usable_cores
+from rl_training.experiment.machine import thread_limit, usable_cores
 
 WIDEST_FOR_ONE_THREAD = 512
 # More threads than cores are slow but not an error: a run from a larger machine is repeated bit for bit only with its
@@ -45,7 +45,7 @@ def choose_threads(config: TrainConfig, *, large_images: bool, hidden_sizes: tup
         return Threads(config.torch_threads, "torch_threads is set")
     if not large_images and max(hidden_sizes or (0,)) <= WIDEST_FOR_ONE_THREAD:
         return Threads(1, "a small network is fastest on one")
-    limit = min([usable_cores(), *_openmp_limit()], key=lambda limit: limit.number)
+    limit = thread_limit()
     return Threads(limit.number, f"a large network, and {limit.words}", by_machine=True)
 
 
@@ -65,9 +65,3 @@ def _refuse_absurd(number: int, place: str, error: type[AxiomError]) -> None:
             f"{place} {number:,} threads are asked for and this machine has {cores} cores; set torch_threads to null, "
             f"which chooses, or to at most {cores}"
         )
-
-
-def _openmp_limit() -> list[CoreLimit]:
-    """Return the limit of OMP_NUM_THREADS; of a list only the first number applies, as PyTorch has no nested loops."""
-    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return [CoreLimit(int(text), f"OMP_NUM_THREADS is {int(text)}")] if text.isdecimal() and int(text) > 0 else []
