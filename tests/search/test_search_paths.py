@@ -156,8 +156,8 @@ def test_memory_of_a_search_does_not_grow_with_its_simulations(rule: Rule) -> No
 def test_compiled_arithmetic_is_exact_to_single_precision() -> None:
     from numba import njit
 
-    from rl_training.kernels.compiled import exponentials
     from rl_training.kernels.compiled.lanes import LANES, load, store
+    from rl_training.kernels.compiled.planning import exponentials
 
     @njit
     def one_by_one(values: np.ndarray, powers: np.ndarray) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from rl_training.algorithms.muzero import MuZero
 from rl_training.algorithms.planning.unroll import UnrollBatch
 from rl_training.kernels.checks import compare
-from rl_training.kernels.compiled import unroll as compiled
-from rl_training.kernels.compiled.affine import LAYER
 from rl_training.kernels.compiled.lanes import LANES
-from rl_training.kernels.compiled.planning_parts import BLOCK, BLOCK_LAYERS, PROJECTOR, Memory, Network, Regions
+from rl_training.kernels.compiled.planning import unroll as compiled
+from rl_training.kernels.compiled.planning.affine import LAYER
+from rl_training.kernels.compiled.planning.parts import BLOCK, BLOCK_LAYERS, PROJECTOR, Memory, Network, Regions
 from rl_training.kernels.layouts import index_in
 from rl_training.models.planning.planning_network import Block, PlanningNetwork
 

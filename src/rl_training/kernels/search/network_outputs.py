@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from rl_training.kernels.compiled.exponentials import ascending, exponentials, highest, sigmoid
 from rl_training.kernels.compiled.lanes import LANES, load, spread, store, tanh, total, where_above
+from rl_training.kernels.compiled.planning.exponentials import ascending, exponentials, highest, sigmoid
 from rl_training.kernels.search.perceptron_layout import TILE
 from rl_training.search.compilation import part
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from rl_training.kernels.compiled.exponentials import exponential, highest
 from rl_training.kernels.compiled.lanes import LANES, load, relu, spread, store, total, where_above
+from rl_training.kernels.compiled.planning.exponentials import exponential, highest
 from rl_training.kernels.search.perceptron_layout import ELU, GELU, RELU, SILU, TANH
 from rl_training.search.compilation import part
 

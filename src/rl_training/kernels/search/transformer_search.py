@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.kernels.compiled.exponentials import exponential
+from rl_training.kernels.compiled.planning.exponentials import exponential
 from rl_training.kernels.search.network_outputs import expectation
 from rl_training.kernels.search.perceptron_layout import RELU
 from rl_training.kernels.search.products import multiply

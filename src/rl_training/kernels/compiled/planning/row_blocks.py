@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from rl_training.kernels.compiled.exponentials import ascending, exponentials, highest
 from rl_training.kernels.compiled.lanes import LANES, load, relu, spread, store, total, where_above
+from rl_training.kernels.compiled.planning.exponentials import ascending, exponentials, highest
 from rl_training.search.compilation import part
 
 _SMALLEST_RANGE = 1e-5  # of a latent, as in `planning_network`

@@ -9,10 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rl_training.kernels.compiled.affine import affine, input_gradient, pack_layer, weight_gradient
 from rl_training.kernels.compiled.blocks import padded
 from rl_training.kernels.compiled.lanes import LANES, load, relu, spread, store, where_above
-from rl_training.kernels.compiled.row_blocks import norm_relu, norm_relu_backward, rescale_backward, rescale_row
+from rl_training.kernels.compiled.planning.affine import affine, input_gradient, pack_layer, weight_gradient
+from rl_training.kernels.compiled.planning.row_blocks import (
+    norm_relu,
+    norm_relu_backward,
+    rescale_backward,
+    rescale_row,
+)
 from rl_training.search.compilation import part
 
 TRUNK, POLICY, VALUE, REWARD, REWARD_LOGITS, GATES, STATE_GATES, BLOCK_LAYERS = range(8)

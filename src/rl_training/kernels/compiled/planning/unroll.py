@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rl_training.kernels.compiled.affine import affine, input_gradient, unpack_gradient
 from rl_training.kernels.compiled.blocks import fill
 from rl_training.kernels.compiled.lanes import LANES, load, spread, store
-from rl_training.kernels.compiled.planning_parts import (
+from rl_training.kernels.compiled.planning.affine import affine, input_gradient, unpack_gradient
+from rl_training.kernels.compiled.planning.parts import (
     DYNAMICS,
     GATES,
     GOAL,
@@ -39,8 +39,8 @@ from rl_training.kernels.compiled.planning_parts import (
     rescale_rows_backward,
     run_block,
 )
-from rl_training.kernels.compiled.recurrent import cell_backward, run_cell
-from rl_training.kernels.compiled.row_blocks import cosine_row, policy_row, scalar_row, squash
+from rl_training.kernels.compiled.planning.recurrent import cell_backward, run_cell
+from rl_training.kernels.compiled.planning.row_blocks import cosine_row, policy_row, scalar_row, squash
 from rl_training.search.compilation import compiled, part
 
 LOSS_POLICY, LOSS_VALUE, LOSS_REWARD, LOSS_CONSISTENCY, CLIPPED, STATES, VALUES, REWARDS, SUCCESSORS, REPORT = range(10)

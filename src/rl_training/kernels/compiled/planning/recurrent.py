@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.kernels.compiled.affine import add_product, input_gradient, weight_gradient
-from rl_training.kernels.compiled.exponentials import sigmoid
 from rl_training.kernels.compiled.lanes import LANES, load, spread, store, tanh
+from rl_training.kernels.compiled.planning.affine import add_product, input_gradient, weight_gradient
+from rl_training.kernels.compiled.planning.exponentials import sigmoid
 from rl_training.search.compilation import part
 
 
