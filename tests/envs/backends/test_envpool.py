@@ -176,7 +176,11 @@ def test_the_same_seeds_give_the_same_steps_with_any_number_of_threads() -> None
         with _env("Acrobot-v1", num_workers=threads, max_episode_steps=15) as env:
             obs, _ = env.reset([2**32 - 1, 5, 6])
             actions = np.random.default_rng(0).integers(0, 3, (40, 3))
-            results.append(np.stack([obs, *(env.step(drawn).obs for drawn in actions)]))  # type: ignore[list-item]
+            batches: list[Any] = [env.step(drawn).obs for drawn in actions]
+            results.append(np.stack([obs, *(batch.copy() for batch in batches)]))  # type: ignore[list-item]
+            for _ in range(20):  # no array that was given is written again
+                env.step(actions[0])
+            np.testing.assert_array_equal(results[-1][1:], batches)
             again, _ = env.reset([2**32 - 1, 5, 6])
             np.testing.assert_array_equal(again, obs)
             assert env.state_dict() is None

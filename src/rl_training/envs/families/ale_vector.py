@@ -6,7 +6,7 @@ FIRE or go on after a lost life in one game alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from typing import Any
@@ -91,6 +91,7 @@ class AleGame(gym.Env[np.ndarray, int]):
             reward_clipping=False,
             use_fire_reset=False,
         )
+        self._emulator: Any = self._game.ale
         self.observation_space = gym.spaces.Box(0, 255, (params.screen_size, params.screen_size), np.uint8)
         self.action_space = gym.spaces.Discrete(len(self.get_action_meanings()))  # type: ignore[assignment]
         self._seed = 0  # of the environment
@@ -98,6 +99,7 @@ class AleGame(gym.Env[np.ndarray, int]):
         self._emulator_seed = 0
         self._history = bytearray()  # actions and resets since the emulator was seeded
         self._begun = False
+        self._collected: Callable[[], None] | None = None
 
     def get_action_meanings(self) -> list[str]:
         """Return the names of the actions."""
@@ -131,16 +133,19 @@ class AleGame(gym.Env[np.ndarray, int]):
         frames, info = result
         return frames[0, 0], {"lives": int(info["lives"][0])}
 
-    def begin(self, action: int) -> None:
-        """Start a step, whose action `step` has to be given again."""
-        self._game.send(np.array([action], np.int32))
-        self._begun = True
+    def begin(self, action: int, collected: Callable[[], None] | None = None) -> None:
+        """Start a step, whose action `step` has to be given again; it calls `collected` when the thread is free."""
+        self._emulator.send((action,), (1.0,))
+        self._begun, self._collected = True, collected
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         if not self._begun:
             self.begin(action)
         self._begun = False
-        frames, rewards, terminated, truncated, info = self._game.recv()
+        frames, rewards, terminated, truncated, info = self._emulator.recv()
+        if self._collected is not None:
+            self._collected()
+            self._collected = None
         self._history.append(action)
         return (
             frames[0, 0],
@@ -173,7 +178,7 @@ class AleGame(gym.Env[np.ndarray, int]):
                 self.step(event)
 
     def close(self) -> None:
-        self._game = None  # its thread ends with it
+        self._game = self._emulator = None  # its thread ends with it
 
 
 def make_ale_vector(spec: EnvSpec, params: EnvParams, num_envs: int, num_threads: int) -> AleVectorEnv:
@@ -197,16 +202,17 @@ class AleVectorEnv(SyncVectorEnv):
         self._threads = min(num_threads, len(slots))
 
     def _step_slots(self, actions: Sequence[Any], batch: Obs, rewards: np.ndarray) -> GroupStep:
-        for row in range(self._threads - 1):
-            self._games[row].begin(actions[row])
+        rows = iter(range(self.num_envs))
 
-        def entering(row: int) -> None:
-            # The results of the rows before this one are collected, so that a thread is free.
-            following = row + self._threads - 1
-            if following < self.num_envs:
-                self._games[following].begin(actions[following])
+        def begin_next() -> None:
+            row = next(rows, None)
+            if row is not None:
+                self._games[row].begin(actions[row], begin_next)
 
-        return step_slots(self._slots, actions, batch, rewards, entering)
+        # Rows are collected in order, and each collected one lets the next begin.
+        for _ in range(self._threads):
+            begin_next()
+        return step_slots(self._slots, actions, batch, rewards)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         states = slot_states(state, self.num_envs)

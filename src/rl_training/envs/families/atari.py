@@ -57,7 +57,9 @@ def wrap_for_agent(env: AnyEnv, params: EnvParams) -> AnyEnv:
     if params.fire_reset:
         env = FireReset(env)
     if params.frame_stack > 1:
-        env = FrameStackObservation(env, params.frame_stack)
+        env = (FrameStack if isinstance(env.observation_space, gym.spaces.Box) else FrameStackObservation)(
+            env, params.frame_stack
+        )
         shape = env.observation_space.shape
         if env.observation_space.dtype == np.uint8 and shape is not None and len(shape) == 4:
             env = StackedChannels(env)
@@ -123,6 +125,24 @@ class FireReset(AnyWrapper):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
+
+
+class FrameStack(FrameStackObservation[Any, Any, Any]):
+    """Gymnasium's frame stack for arrays, without its general functions and its second copy of all frames."""
+
+    saved_as = "gymnasium.wrappers.stateful_observation.FrameStackObservation"
+    """The class in snapshots, whose state is the same."""
+
+    def step(self, action: Any) -> StepResult:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.obs_queue.append(obs)
+        return self._stacked(), reward, terminated, truncated, info
+
+    def _stacked(self) -> np.ndarray:
+        stacked = np.empty_like(self.stacked_obs)
+        for place, frame in enumerate(self.obs_queue):
+            stacked[place] = frame
+        return stacked
 
 
 class StackedChannels(gym.ObservationWrapper[Any, Any, Any]):

@@ -153,32 +153,36 @@ class EnvPoolVectorEnv:
         self._steps[:] = 0
         self._returns[:] = 0.0
         obs, _ = self._pool.reset()
-        return self._checked(obs, "observation in reset"), None
+        return self._checked_obs(obs, "observation in reset"), None
 
     def step(self, actions: np.ndarray) -> StepBatch:
         if self._pool is None:
             raise RuntimeError("reset the environments first")
-        final_obs, reward, terminated, _, _ = self._pool.step(np.asarray(actions, self._action_dtype))
-        obs = final_obs = self._checked(final_obs, "observation")
-        reward = self._checked(np.array(reward, np.float32), "reward")
-        terminated = np.array(terminated, np.bool_)
+        # EnvPool gives new arrays at every step.
+        values, reward, terminated, _, _ = self._pool.step(np.asarray(actions, self._action_dtype))
+        obs = final_obs = self._checked_obs(values, "observation")
+        self._check(reward, "reward")
         self._steps += 1
         self._returns += reward
         truncated = self._steps >= self._max_steps
         ended = terminated | truncated
-        episodes: list[Episode] = []
-        if ended.any():
-            rows = np.flatnonzero(ended)
-            episodes = [Episode(int(row), float(self._returns[row]), int(self._steps[row])) for row in rows]
-            self._steps[rows], self._returns[rows] = 0, 0.0
-            first, _ = self._pool.reset(rows.astype(np.int32))
-            obs = final_obs.copy()
-            obs[rows] = self._checked(first, "observation in reset")
+        if not ended.any():
+            return StepBatch(obs, reward, terminated, truncated, final_obs, None, [])
+        rows = np.flatnonzero(ended)
+        episodes = [Episode(int(row), float(self._returns[row]), int(self._steps[row])) for row in rows]
+        self._steps[rows], self._returns[rows] = 0, 0.0
+        first, _ = self._pool.reset(rows.astype(np.int32))
+        obs = final_obs.copy()
+        obs[rows] = self._checked_obs(first, "observation in reset")
         return StepBatch(obs, reward, terminated, truncated, final_obs, None, episodes)
 
-    def _checked(self, values: Any, what: str) -> np.ndarray:
-        """Return an array of the space's dtype; raise an error for NaN or infinity."""
-        array = np.array(values, self.observation_space.dtype) if what.startswith("observation") else values
+    def _checked_obs(self, values: Any, what: str) -> np.ndarray:
+        array = np.asarray(values, self.observation_space.dtype)
+        self._check(array, what)
+        return array
+
+    def _check(self, array: np.ndarray, what: str) -> None:
+        """Raise an error for NaN or infinity."""
         found = non_finite_row(array)
         if found is not None:
             row = found[0]
@@ -186,7 +190,6 @@ class EnvPoolVectorEnv:
                 f"environment {row} (seed {self._seeds[row]}) of EnvPool gave NaN or infinity as {what}; use another "
                 "execution_backend, or scale the actions"
             )
-        return array
 
     def state_dict(self) -> dict[str, Any] | None:
         return None

@@ -65,8 +65,8 @@ def put(env: AnyEnv, state: dict[str, Any]) -> None:
 
 def _wrapper_access(layer: AnyEnv) -> _Access | None:
     own = _own_state_access(layer)
-    # The exact type: a subclass may have more state.
-    return own if own is not None else _WRAPPERS.get(type(layer))
+    # By the name of the exact type: a subclass may have more state.
+    return own if own is not None else _WRAPPERS.get(_type_name(layer))
 
 
 def _base_access(env: AnyEnv) -> _Access | None:
@@ -130,7 +130,10 @@ def _expect(layer: Any, saved: dict[str, Any], access: _Access | None) -> None:
 
 
 def _type_name(layer: Any) -> str:
-    return f"{type(layer).__module__}.{type(layer).__qualname__}"
+    """Return the class of a layer; one of ours whose state is that of another class says so by `saved_as`."""
+    kind = type(layer)
+    name = kind.__dict__.get("saved_as") if kind.__module__.startswith("rl_training.") else None
+    return name or f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _take_generator(env: Any) -> dict[str, Any] | None:
@@ -186,7 +189,7 @@ def _skip_checks(layer: Any, state: dict[str, Any]) -> None:
     layer.checked_reset = layer.checked_step = layer.checked_data_reuse = True
 
 
-_WRAPPERS: dict[type, _Access] = {
+_WRAPPER_TYPES: dict[type, _Access] = {
     wrappers.TimeLimit: _attributes("_elapsed_steps"),
     wrappers.OrderEnforcing: _attributes("_has_reset"),
     wrappers.FrameStackObservation: _Access(_take_frame_stack, _put_frame_stack),
@@ -204,3 +207,4 @@ _WRAPPERS: dict[type, _Access] = {
     wrappers.GrayscaleObservation: _attributes(),
     wrappers.ClipReward: _attributes(),
 }
+_WRAPPERS = {f"{kind.__module__}.{kind.__qualname__}": access for kind, access in _WRAPPER_TYPES.items()}
