@@ -184,7 +184,7 @@ CASES = {
         settings=("algo_kwargs.buffer_size=1_000_000",),
         sides={**_WIDE_SIDES, "cleanrl": Side(CLEANRL)},
         ratios={**_WIDE_RATIOS, "CleanRL": Ratio(("ours",), ("cleanrl",))},
-        steps=5_000,
+        steps=3_000,
         quick_steps=1_400,
         warm_up=1_000,
         left_out=1_100,
