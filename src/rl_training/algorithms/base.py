@@ -133,6 +133,27 @@ class OffPolicyAlgorithm(ActingAlgorithm):
         """Hook: the step count went from `before` to `after`; called before the updates that follow."""
 
 
+class OfflineAlgorithm(ActingAlgorithm):
+    """Learns from a dataset, without an environment; its parameters are `OfflineParams`."""
+
+    def act(
+        self,
+        observation: Observation,
+        mask: Tensor | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Return sampled actions [num_envs, ...]; offline training never calls it."""
+        return self.choose(observation, mask, generator)
+
+    @abstractmethod
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions [...] of the environment in the form that batches contain: the inverse of `env_action`."""
+
+    def steps_taken(self, before: int, after: int) -> None:
+        """Hook: the number of gradient steps went from `before` to `after`; called after the update."""
+
+
 class PlanningAlgorithm(Algorithm):
     """Plans by tree search with a model that it learns; its parameters are `PlanningParams`."""
 

@@ -204,7 +204,7 @@ class SAC(OffPolicyAlgorithm):
     """Actor, critics, target critics (unless switched off) and temperature."""
 
     params: SACParams
-    parts = (
+    parts: ClassVar[tuple[str, ...]] = (
         "actor",
         "critic",
         "target_critic",

@@ -28,17 +28,16 @@ from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
 
 @dataclass(frozen=True)
-class TD3Params(ReplayParams):
-    """Parameters of TD3."""
+class DeterministicParams:
+    """Parameters of actor and critics, whether they learn from a replay or from a dataset."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(FREE, "tau", "policy_delay", "exploration_noise", "target_noise", "target_noise_clip"),
         **rules(FREE, "max_grad_norm", "optimizer_eps"),
         **rules(NETWORKS, "num_critics", "hidden_sizes", "activation"),
     }
 
-    learning_rate: Annotated[float, Gt(0)] = 1e-3
-    """Step size of the optimizers."""
     tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
     """Fraction by which the target networks move at each update of the actor."""
     num_critics: Annotated[int, Ge(1)] = 2
@@ -67,6 +66,14 @@ class TD3Params(ReplayParams):
 
 
 @dataclass(frozen=True)
+class TD3Params(DeterministicParams, ReplayParams):
+    """Parameters of TD3."""
+
+    learning_rate: Annotated[float, Gt(0)] = 1e-3
+    """Step size of the optimizers."""
+
+
+@dataclass(frozen=True)
 class DDPGParams(TD3Params):
     """Parameters of DDPG."""
 
@@ -80,13 +87,24 @@ class DDPGParams(TD3Params):
 
 @torch.no_grad()
 def td3_target(
-    target_critic: StackedCritic, target_actor: DeterministicActor, batch: ReplayBatch, noise: Tensor, params: TD3Params
+    target_critic: StackedCritic,
+    target_actor: DeterministicActor,
+    batch: ReplayBatch,
+    noise: Tensor,
+    params: DeterministicParams,
 ) -> Tensor:
     """Return the critics' targets [B]; `noise` [B, size] smooths the target policy."""
-    smoothing = (noise * params.target_noise).clamp(-params.target_noise_clip, params.target_noise_clip)
-    action = (target_actor(batch.next_observation) + smoothing).clamp(-1.0, 1.0)
+    action = smoothed_action(target_actor, batch.next_observation, noise, params)
     value = target_critic(batch.next_observation, action).amin(dim=0).squeeze(1)
     return batch.reward + batch.discount * value
+
+
+def smoothed_action(
+    actor: DeterministicActor, observation: Observation, noise: Tensor, params: DeterministicParams
+) -> Tensor:
+    """Return the actor's actions [B, size] with clipped noise; `noise` [B, size] is standard normal."""
+    smoothing = (noise * params.target_noise).clamp(-params.target_noise_clip, params.target_noise_clip)
+    return (actor(observation) + smoothing).clamp(-1.0, 1.0)
 
 
 def td3_critic_loss(critic: StackedCritic, batch: ReplayBatch, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +121,7 @@ def td3_actor_loss(critic: StackedCritic, actor: DeterministicActor, observation
 class TD3(OffPolicyAlgorithm):
     """Actor, critics and their target networks."""
 
-    params: TD3Params
+    params: DeterministicParams
     parts = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer", "critic_optimizer", "updates")
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:

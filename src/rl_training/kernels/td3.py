@@ -16,7 +16,7 @@ from rl_training.kernels.continuous.passes import CriticPasses, DeterministicAct
 def attach(algorithm: TD3, kernel: str, updates: float | None) -> str | None:
     """Replace acting and learning by compiled code, or the gradients by written-out ones and return why not more."""
     requires.own_formula(algorithm, TD3, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
-    requires.own_functions(td3, "td3_target", "td3_critic_loss", "td3_actor_loss")
+    requires.own_functions(td3, "td3_target", "smoothed_action", "td3_critic_loss", "td3_actor_loss")
     gradients = TD3Gradients(algorithm)
     try:
         attach_compiled(algorithm, kernel, updates)
