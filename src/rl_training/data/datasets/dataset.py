@@ -136,7 +136,8 @@ class Dataset:
 
     def _read_part(self, group: Any, name: str, space: Space[Any]) -> np.ndarray:
         array = child(group, name)
-        if self._images_are_jpeg and is_jpeg_space(space):
+        # Minari's first versions stored images as they are, and did not say so.
+        if self._images_are_jpeg and is_jpeg_space(space) and getattr(array, "ndim", 0) <= 2:
             return decode_images(read_bytes(array), space, f"{self.data_file}: {array.name}")
         return read_array(array)
 
