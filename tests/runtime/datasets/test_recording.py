@@ -18,13 +18,14 @@ from dataset_parts import assert_same_episode
 from harness import tiny_config
 from off_policy_runs import train_tiny
 from processes import Launcher
-from rl_training.data.datasets.dataset import Dataset, open_dataset
+from rl_training.data.datasets.dataset import Dataset, Episode, open_dataset
 from rl_training.data.datasets.inspection import check
 from rl_training.errors import AxiomError, DatasetError, EnvironmentFailure
 from rl_training.runtime.acting.policy import load_policy
-from rl_training.runtime.datasets import recording
+from rl_training.runtime.datasets import recording, rounds
 from rl_training.runtime.datasets.behaviour import Behaviour
 from rl_training.runtime.datasets.recording import RecordRequest, record
+from rl_training.runtime.datasets.unfinished import UnfinishedRecording
 from rl_training.runtime.workflows import train
 
 
@@ -64,6 +65,12 @@ def _row(observations: Any, step: int) -> Any:
     return observations[step]
 
 
+def _before(episode: Episode) -> np.ndarray:
+    """Return the observations before the actions."""
+    assert isinstance(episode.observations, np.ndarray)
+    return episode.observations[:-1]
+
+
 # -- what is recorded ------------------------------------------------------------------------------
 
 
@@ -84,7 +91,7 @@ def test_observations_are_raw_and_actions_are_the_environments_own(tmp_path: Pat
         np.testing.assert_allclose(played, recorded, rtol=1e-6)
     policy = load_policy(run)
     for episode in dataset.episodes():
-        np.testing.assert_allclose(policy.predict(episode.observations[:-1]), episode.actions, atol=1e-5)
+        np.testing.assert_allclose(policy.predict(_before(episode)), episode.actions, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary"])
@@ -108,7 +115,7 @@ def test_masks_are_kept_and_obeyed(tmp_path: Path, kind: str) -> None:
 def test_sampled_actions_have_the_log_probabilities_of_the_policy(cartpole: Path) -> None:
     policy = load_policy(cartpole)
     for episode in _record(cartpole, behaviour=Behaviour("stochastic")).episodes():
-        expected = policy.log_probs(episode.observations[:-1], episode.actions)
+        expected = policy.log_probs(_before(episode), episode.actions)
         assert expected is not None
         np.testing.assert_allclose(episode.infos["log_prob"], expected, atol=1e-5)
 
@@ -118,7 +125,7 @@ def test_epsilon_is_the_share_of_random_actions_and_in_the_probabilities(cartpol
     dataset = _record(cartpole, behaviour=Behaviour("epsilon", 0.4), episodes=None, steps=2000)
     best = taken = 0
     for episode in dataset.episodes():
-        is_best = policy.predict(episode.observations[:-1]) == episode.actions
+        is_best = policy.predict(_before(episode)) == episode.actions
         np.testing.assert_allclose(episode.infos["log_prob"], np.log(np.where(is_best, 0.8, 0.2)), rtol=1e-5)
         best, taken = best + is_best.sum(), taken + episode.steps
     assert best / taken == pytest.approx(0.8, abs=0.04)
@@ -184,8 +191,8 @@ def test_a_longer_recording_begins_with_the_shorter_one(cartpole: Path) -> None:
 
 def test_another_seed_gives_other_episodes(cartpole: Path) -> None:
     one, other = (_record(cartpole, name=f"tests/seed{seed}-v0", seed=seed, episodes=1) for seed in (1, 2))
-    first, second = (next(dataset.episodes()).observations for dataset in (one, other))
-    assert not np.array_equal(first[0], second[0])
+    first, second = (_before(next(dataset.episodes()))[0] for dataset in (one, other))
+    assert not np.array_equal(first, second)
 
 
 def test_default_names_are_free_versions(cartpole: Path) -> None:
@@ -242,7 +249,7 @@ def test_an_interrupted_recording_goes_on_and_ends_as_if_nothing_had_happened(
     monkeypatch.setattr(recording, "ROUND_STEPS", 40)
     request: dict[str, Any] = {"steps": 600, "num_envs": 3, "behaviour": Behaviour(kind)}
     whole = _record(run, name="tests/whole-v0", **request)
-    played, real = [], recording.play_round
+    played, real = [], rounds.play_round
 
     def stopping(*arguments: Any, **settings: Any) -> None:
         played.append(settings["number"])
@@ -270,17 +277,17 @@ def test_an_interrupted_recording_goes_on_and_ends_as_if_nothing_had_happened(
 def test_a_damaged_round_is_played_again(cartpole: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "ROUND_STEPS", 40)
     whole = _record(cartpole, name="tests/whole-v0", steps=400, num_envs=2)
-    real = recording.UnfinishedRecording.publish
+    real = UnfinishedRecording.publish
 
     def killed(*arguments: Any, **settings: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(recording.UnfinishedRecording, "publish", killed)
+    monkeypatch.setattr(UnfinishedRecording, "publish", killed)
     with pytest.raises(KeyboardInterrupt):
         _record(cartpole, name="tests/parts-v0", steps=400, num_envs=2)
-    rounds = sorted((root / ".recording").rglob("round_*.hdf5"))
-    rounds[1].write_bytes(rounds[1].read_bytes()[:-1] + b"?")
-    monkeypatch.setattr(recording.UnfinishedRecording, "publish", real)
+    files = sorted((root / ".recording").rglob("round_*.hdf5"))
+    files[1].write_bytes(files[1].read_bytes()[:-1] + b"?")
+    monkeypatch.setattr(UnfinishedRecording, "publish", real)
     assert _content(whole) == _content(_record(cartpole, name="tests/parts-v0", steps=400, num_envs=2))
 
 
@@ -291,7 +298,7 @@ def test_another_command_does_not_go_on_with_a_recording(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(recording.UnfinishedRecording, "publish", killed)
+        patch.setattr(UnfinishedRecording, "publish", killed)
         with pytest.raises(KeyboardInterrupt):
             _record(cartpole, episodes=2, num_envs=2)
     with pytest.raises(DatasetError, match="differs in episodes, seed; finish it"):
@@ -300,7 +307,7 @@ def test_another_command_does_not_go_on_with_a_recording(
 
 
 def test_two_processes_do_not_record_the_same_dataset(cartpole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = recording.play_round
+    real = rounds.play_round
 
     def meanwhile(*arguments: Any, **settings: Any) -> None:
         monkeypatch.setattr(recording, "play_round", real)
@@ -329,10 +336,10 @@ def test_a_killed_process_loses_at_most_a_round(cartpole: Path, tmp_path: Path, 
     child = launcher.start([*wanted, "--name", "tests/whole-v0"], "short_rounds")
     assert child.wait() == 0, child.output.read_text()
     moments = random.Random(1)
-    rounds = root / ".recording" / "tests" / "parts-v0" / "rounds.json"
+    entries = root / ".recording" / "tests" / "parts-v0" / "rounds.json"
     for target in (0, 2, 5):  # rounds that are complete before the process is killed at any moment of the next
         child = launcher.start([*wanted, "--name", "tests/parts-v0"], "short_rounds")
-        while not rounds.parent.is_dir() or (target and _count(rounds) < target):
+        while not entries.parent.is_dir() or (target and _count(entries) < target):
             assert child.poll() is None, child.output.read_text()
             time.sleep(0.001)
         time.sleep(0.03 * moments.random())
@@ -345,5 +352,5 @@ def test_a_killed_process_loses_at_most_a_round(cartpole: Path, tmp_path: Path, 
     assert [path.name for path in root.iterdir()] == ["tests"]
 
 
-def _count(rounds: Path) -> int:
-    return len(json.loads(rounds.read_text())) if rounds.exists() else 0
+def _count(entries: Path) -> int:
+    return len(json.loads(entries.read_text())) if entries.exists() else 0

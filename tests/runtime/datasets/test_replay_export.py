@@ -12,6 +12,7 @@ import pytest
 from harness import tiny_config
 from off_policy_runs import train_tiny
 from planning_runs import train_tiny as train_planning
+from rl_training.data.datasets.columns import load_columns
 from rl_training.data.datasets.dataset import Dataset, open_dataset
 from rl_training.data.datasets.inspection import check
 from rl_training.errors import AxiomError, CheckpointError
@@ -111,9 +112,10 @@ def test_goals_that_were_not_reached_stay_as_they_were(tmp_path: Path) -> None:
 def test_raw_observations_and_rewards_are_written_where_the_run_normalises(tmp_path: Path) -> None:
     normalised = {"normalize_observation": True, "normalize_reward": True}
     run = train_tiny(tmp_path, "sac", "toy_envs:Toy/DriftBox-v0", env_kwargs=normalised).run_dir
-    rows = list(_export(run).episodes())
-    assert min(np.min(episode.observations) for episode in rows) > 9e6
-    assert max(np.abs(episode.rewards).max() for episode in rows) > 10
+    columns = load_columns(_export(run))
+    assert isinstance(columns.observation, np.ndarray)
+    assert columns.observation.min() > 9e6
+    assert np.abs(columns.reward).max() > 10
 
 
 def test_the_replay_of_a_planning_run_is_written(tmp_path: Path) -> None:
