@@ -99,7 +99,7 @@ class DiscreteCQL(DQN, OfflineAlgorithm):
 
     def stored_action(self, action: np.ndarray) -> np.ndarray:
         """Return the actions numbered from 0."""
-        return self.actions.from_env(action)
+        return self.actions.stored(action)
 
     def loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and metrics."""

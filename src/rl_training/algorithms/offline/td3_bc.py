@@ -143,7 +143,7 @@ class TD3BC(TD3, OfflineAlgorithm):
 
     def stored_action(self, action: np.ndarray) -> np.ndarray:
         """Return actions [..., size] scaled to [-1, 1]."""
-        return self.scale.from_env(action)
+        return self.scale.stored(action)
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics; `noise` [B, size] smooths the target policy."""
