@@ -140,9 +140,7 @@ def start_alike(ours: Any, weights: dict[str, list[Tensor]]) -> None:
 def assert_alike(ours: Any, weights: dict[str, list[Tensor]]) -> None:
     for name, tensors in weights.items():
         for parameter, tensor in zip(getattr(ours, name).parameters(), tensors, strict=True):
-            torch.testing.assert_close(
-                parameter.detach(), tensor, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
-            )
+            torch.testing.assert_close(parameter.detach(), tensor, rtol=1e-4, atol=1e-5)
 
 
 def learn_alike(ours: Any, peer: Any, read: Any, noise: Any = None, *, discrete: bool = False) -> None:
