@@ -182,6 +182,10 @@ class DiscreteSAC(OffPolicyAlgorithm):
         """Return the actions as the environment numbers them, from the space's `start`."""
         return self.actions.to_env(action)
 
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions of the environment numbered from 0."""
+        return self.actions.from_env(action)
+
     def critic_loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics."""
         temperature = self.temperature.value

@@ -345,6 +345,10 @@ class DQN(OffPolicyAlgorithm):
         """Return the actions as the environment numbers them, from the space's `start`."""
         return self.actions.to_env(action)
 
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions of the environment numbered from 0."""
+        return self.actions.from_env(action)
+
     def loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and metrics; these include each transition's `td_error` [B] if transitions have weights."""
         loss, errors, value = dqn_loss(self.model, self.target_model, batch, self.support, self.params)

@@ -196,6 +196,10 @@ class TD3(OffPolicyAlgorithm):
         """Return actions rescaled from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
 
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions [..., size] of the environment scaled to [-1, 1]."""
+        return self.scale.from_env(action)
+
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics; `noise` [B, size] smooths the target policy."""
         target = td3_target(self.target_critic, self.target_actor, batch, noise, self.params)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
@@ -160,10 +159,6 @@ class CQL(SAC, OfflineAlgorithm):
         several = torch.zeros(3, ROWS, self.scale.size, device=self.device)
         values = self.critic.many(observation, several)
         check_shape(self.critic, "values of 3 actions each", values, self.params.num_critics, 3, ROWS, 1)
-
-    def stored_action(self, action: np.ndarray) -> np.ndarray:
-        """Return actions [..., size] scaled to [-1, 1]."""
-        return self.scale.from_env(action)
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics.
