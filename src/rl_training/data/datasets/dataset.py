@@ -14,6 +14,7 @@ from gymnasium import Space, spaces
 from rl_training.data.datasets.episode import Episode, faults_of
 from rl_training.data.datasets.jpeg_images import decode_images, is_jpeg_space
 from rl_training.data.datasets.location import DATA_FILE, METADATA_FILE, dataset_directory
+from rl_training.data.datasets.metadata import OURS, count_of, read_metadata
 from rl_training.data.datasets.minari_spaces import action_space_from_text, observation_space_from_text
 from rl_training.data.datasets.safe_hdf5 import (
     check_storage,
@@ -28,15 +29,14 @@ from rl_training.data.datasets.safe_hdf5 import (
 )
 from rl_training.errors import DatasetError
 from rl_training.experiment.storage.files import sha256_of
-from rl_training.experiment.storage.untrusted import parse_json, read_json
+from rl_training.experiment.storage.untrusted import parse_json
 
 if TYPE_CHECKING:
     from rl_training.data.observations import NumpyObservation
 
-__all__ = ["Dataset", "Episode", "open_dataset", "read_metadata"]
+__all__ = ["Dataset", "Episode", "open_dataset"]
 
 _MAX_INFOS = 1000
-_MAX_METADATA = 64 << 20
 
 
 class Dataset:
@@ -50,8 +50,8 @@ class Dataset:
         place = str(path / "data" / METADATA_FILE)
         self.observation_space: Space[Any] = observation_space_from_text(self.metadata.get("observation_space"), place)
         self.action_space: Space[Any] = action_space_from_text(self.metadata.get("action_space"), place)
-        self.total_episodes: int = _count(self.metadata, "total_episodes", place)
-        self.total_steps: int = _count(self.metadata, "total_steps", place)
+        self.total_episodes: int = count_of(self.metadata, "total_episodes", place)
+        self.total_steps: int = count_of(self.metadata, "total_steps", place)
         self._images_are_jpeg = bool(self.metadata.get("jpeg_encoding", True))
 
     @property
@@ -72,8 +72,26 @@ class Dataset:
 
     @property
     def env_id(self) -> str | None:
-        """Id of the environment, None if the metadata has no specification of one."""
-        return None if self.env_spec is None else self.env_spec["id"]
+        """Id of the environment, None if the metadata names none; code is never named by a file."""
+        if self.env_spec is not None:
+            return self.env_spec["id"]
+        named = self.origin.get("env_id")
+        return named if isinstance(named, str) and ":" not in named else None
+
+    @property
+    def env_kwargs(self) -> Mapping[str, Any]:
+        """`env_kwargs` of the run that made the dataset, with the settings of this package's wrappers."""
+        found = self.origin.get("env_kwargs")
+        if isinstance(found, dict):
+            return found
+        found = None if self.env_spec is None else self.env_spec.get("kwargs")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """What this package recorded about the origin of the episodes; empty for datasets of other programs."""
+        found = self.metadata.get(OURS)
+        return found if isinstance(found, dict) else {}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -136,7 +154,8 @@ class Dataset:
 
     def _read_part(self, group: Any, name: str, space: Space[Any]) -> np.ndarray:
         array = child(group, name)
-        if self._images_are_jpeg and is_jpeg_space(space):
+        # Minari's first versions stored images as they are, and did not say so.
+        if self._images_are_jpeg and is_jpeg_space(space) and getattr(array, "ndim", 0) <= 2:
             return decode_images(read_bytes(array), space, f"{self.data_file}: {array.name}")
         return read_array(array)
 
@@ -167,23 +186,6 @@ def open_dataset(name: str | Path) -> Dataset:
     if not dataset.data_file.is_file():
         raise DatasetError(f"{dataset.path} lacks its episodes: there is no file {dataset.data_file.name}")
     return dataset
-
-
-def read_metadata(path: Path) -> dict[str, Any]:
-    """Return the metadata of the dataset in a directory; only Minari's HDF5 format is read."""
-    place = path / "data" / METADATA_FILE
-    try:
-        metadata = read_json(place, max_bytes=_MAX_METADATA)
-    except FileNotFoundError as error:
-        raise DatasetError(f"{path} is no dataset: it has no data/{METADATA_FILE}") from error
-    if not isinstance(metadata, dict):
-        raise DatasetError(f"{place} is no metadata of a dataset")
-    data_format = metadata.get("data_format", "hdf5")
-    if data_format != "hdf5":
-        raise DatasetError(
-            f"{path} is stored as `{data_format!s:.40}`; only hdf5 is read: save it with Minari's data_format='hdf5'"
-        )
-    return metadata
 
 
 def read_flags(array: Any) -> np.ndarray:
@@ -225,10 +227,3 @@ def _seed(group: Any) -> int | None:
 
 def _as(array: Any, space: Space[Any]) -> np.ndarray:
     return array.astype(space.dtype, copy=False)
-
-
-def _count(metadata: Mapping[str, Any], key: str, place: str) -> int:
-    count = metadata.get(key)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise DatasetError(f"{place}: `{key}` is not a number of at least 0")
-    return count
