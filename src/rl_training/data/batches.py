@@ -26,9 +26,7 @@ class ReplayBatch(NamedTuple):
     weight: Tensor | None  # [B] importance weights
     mask: Tensor | None = None  # [B, actions] legal actions in the observation; None if none is ever illegal
     next_mask: Tensor | None = None  # [B, actions] legal actions in the next observation
-    next_action: Tensor | None = (
-        None  # [B, ...] a dataset's next action, NaN if the episode ended; None if not asked for
-    )
+    next_action: Tensor | None = None  # [B, size] a dataset's next action, NaN at the end of an episode
 
 
 class BatchMemory:

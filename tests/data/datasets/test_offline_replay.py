@@ -157,7 +157,7 @@ def test_observations_are_normalised_by_all_that_the_dataset_has() -> None:
     batches, rows = _replay(columns, normalizer=normalizer).sample(8, np.random.default_rng(0), CPU)
     raw = np.stack([_flat(episodes)[row]["observation"] for row in rows[0]])
     expected = (raw - every.mean(0)) / np.sqrt(every.var(0) + 1e-8)
-    np.testing.assert_allclose(batches[0].observation, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(batches[0].observation), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_images_are_not_normalised() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from rl_training.algorithms.base import OfflineAlgorithm
 from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.params.network_sizes import dense_weights
-from rl_training.algorithms.params.offline_params import OfflineParams
+from rl_training.algorithms.params.offline_params import OfflineValueParams
 from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.observations import Observation
@@ -33,7 +33,7 @@ LARGEST_MULTIPLIER = 1e6
 
 
 @dataclass(frozen=True)
-class CQLParams(OfflineParams):
+class CQLParams(OfflineValueParams):
     """Parameters of conservative Q-learning; those of soft actor-critic have the same meaning there."""
 
     on_fork: ClassVar[Mapping[str, str]] = {

@@ -13,13 +13,13 @@ from torch import Tensor
 from rl_training.algorithms.base import OfflineAlgorithm
 from rl_training.algorithms.dqn import DQN, legal_values
 from rl_training.algorithms.params.network_sizes import dense_weights
-from rl_training.algorithms.params.offline_params import OfflineParams
+from rl_training.algorithms.params.offline_params import OfflineValueParams
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, rules
 
 
 @dataclass(frozen=True)
-class DiscreteCQLParams(OfflineParams):
+class DiscreteCQLParams(OfflineValueParams):
     """Parameters of discrete conservative Q-learning; those of deep Q-learning have the same meaning there."""
 
     on_fork: ClassVar[Mapping[str, str]] = {

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import OfflineAlgorithm
 from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.params.network_sizes import dense_weights
-from rl_training.algorithms.params.offline_params import OfflineParams
+from rl_training.algorithms.params.offline_params import OfflineValueParams
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, rules, scheduled
@@ -36,7 +36,7 @@ COSINE = Schedule(type="cosine")
 
 
 @dataclass(frozen=True)
-class IQLParams(OfflineParams):
+class IQLParams(OfflineValueParams):
     """Parameters of implicit Q-learning."""
 
     on_fork: ClassVar[Mapping[str, str]] = {

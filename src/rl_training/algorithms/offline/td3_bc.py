@@ -17,7 +17,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OfflineAlgorithm
-from rl_training.algorithms.params.offline_params import OfflineParams
+from rl_training.algorithms.params.offline_params import OfflineValueParams
 from rl_training.algorithms.td3 import TD3, DeterministicParams, smoothed_action, td3_critic_loss
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, rules
@@ -25,7 +25,7 @@ from rl_training.models.continuous import DeterministicActor, StackedCritic
 
 
 @dataclass(frozen=True)
-class TD3BCParams(DeterministicParams, OfflineParams):
+class TD3BCParams(DeterministicParams, OfflineValueParams):
     """Parameters of TD3+BC."""
 
     on_fork: ClassVar[Mapping[str, str]] = {

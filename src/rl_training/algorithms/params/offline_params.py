@@ -19,7 +19,7 @@ class OfflineParams(EncoderParams):
 
     on_fork: ClassVar[Mapping[str, str]] = {
         **scheduled("learning_rate"),
-        **rules(FREE, "gamma", "batch_size", "normalize_reward", "reward_scale", "reward_shift"),
+        **rules(FREE, "batch_size"),
         **rules(NETWORKS, "normalize_observation"),
     }
 
@@ -29,19 +29,10 @@ class OfflineParams(EncoderParams):
     """How the learning rate changes over the run; it starts at the fixed value."""
     learning_rate_warmup_steps: Annotated[int, Ge(0)] = 0
     """Gradient steps over which the learning rate rises linearly from 0."""
-    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
-    """Discount factor."""
     batch_size: Annotated[int, Ge(1)] = 256
     """Transitions per gradient step."""
     normalize_observation: bool = True
     """Normalise observations by the dataset's mean and standard deviation, which become part of the policy."""
-    normalize_reward: Literal["none", "return_range"] = "none"
-    """`return_range` divides rewards by the difference between the highest and lowest return of the dataset's episodes
-    and multiplies them by 1000."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by this, after they were normalised."""
-    reward_shift: float = 0.0
-    """This is added to the scaled rewards."""
 
     @property
     def controls(self) -> tuple[str, ...]:
@@ -65,3 +56,20 @@ class OfflineParams(EncoderParams):
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return an error message for each inconsistent combination of values."""
         return self.encoder_problems()
+
+
+@dataclass(frozen=True)
+class OfflineValueParams(OfflineParams):
+    """Parameters of offline algorithms that learn values, and so from rewards."""
+
+    on_fork: ClassVar[Mapping[str, str]] = rules(FREE, "gamma", "normalize_reward", "reward_scale", "reward_shift")
+
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
+    """Discount factor."""
+    normalize_reward: Literal["none", "return_range"] = "none"
+    """`return_range` divides rewards by the difference between the highest and lowest return of the dataset's episodes
+    and multiplies them by 1000."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this, after they were normalised."""
+    reward_shift: float = 0.0
+    """This is added to the scaled rewards."""

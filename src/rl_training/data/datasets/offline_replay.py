@@ -48,7 +48,7 @@ class OfflineReplay:
         columns: DatasetColumns,
         stored_action: Callable[[np.ndarray], np.ndarray],
         *,
-        gamma: float,
+        gamma: float = 1.0,
         normalizer: ObservationNormalizer | None = None,
         reward_scale: float = 1.0,
         reward_shift: float = 0.0,
@@ -93,8 +93,7 @@ class OfflineReplay:
         if self.rows is not None:
             rows = self.rows[rows]
         memory = self._memory_for((count, batch_size))
-        gathered = dict.fromkeys(ReplayBatch._fields) | self._gather(rows, memory)
-        return memory.batches(gathered, device), rows
+        return memory.batches(self._gather(rows, memory), device), rows
 
     def _memory_for(self, leading: tuple[int, int]) -> BatchMemory:
         if self._memory is None or self._memory.leading != leading:

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
-from rl_training.algorithms.params.offline_params import OfflineParams
+from rl_training.algorithms.params.offline_params import OfflineParams, OfflineValueParams
 from rl_training.data.datasets.columns import DatasetColumns, load_columns
 from rl_training.data.datasets.dataset import Dataset, open_dataset
 from rl_training.data.datasets.location import datasets_root
@@ -200,23 +200,32 @@ def make_offline_replay(
     """Return the transitions of a loaded dataset, scaled and selected as the parameters say."""
     columns = task.columns
     assert columns is not None
-    scale: float | None = 1.0
-    if params.normalize_reward == "return_range":
-        scale = return_range_scale(columns)
-        if scale is None:
-            logger.warning(
-                "normalize_reward has no effect: all episodes of the dataset %s have the same return", task.dataset.name
-            )
+    rewards: dict[str, float] = {}
+    if isinstance(params, OfflineValueParams):
+        scale = params.reward_scale * _reward_scale(task, params)
+        rewards = {"gamma": params.gamma, "reward_scale": scale, "reward_shift": params.reward_shift}
     return OfflineReplay(
         columns,
         stored_action,
-        gamma=params.gamma,
         normalizer=task.normalizers.observation,
-        reward_scale=params.reward_scale * (1.0 if scale is None else scale),
-        reward_shift=params.reward_shift,
+        **rewards,
         rows=best_transitions(columns, params.top_episodes) if params.top_episodes < 1 else None,
         with_next_action=params.with_next_action,
     )
+
+
+def _reward_scale(task: DatasetTask, params: OfflineValueParams) -> float:
+    """Return the factor that normalises rewards as the parameters say."""
+    assert task.columns is not None
+    if params.normalize_reward == "none":
+        return 1.0
+    scale = return_range_scale(task.columns)
+    if scale is None:
+        logger.warning(
+            "normalize_reward has no effect: all episodes of the dataset %s have the same return", task.dataset.name
+        )
+        return 1.0
+    return scale
 
 
 def check_same_dataset(dataset: Dataset, checkpoint: Checkpoint) -> None:

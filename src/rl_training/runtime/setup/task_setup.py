@@ -63,9 +63,10 @@ class TaskSetup:
                 for other in list_algorithm_specs()
                 if action in other.action_spaces and (other.loop == "offline") == (spec.loop == "offline")
             ]
+            source = "dataset" if spec.loop == "offline" else "environment"
             raise ConfigError(
                 f"{spec.name} does not support the {action} actions of {self.described}; it takes "
-                f"{', '.join(spec.action_spaces)}: choose another environment, or an algorithm that fits "
+                f"{', '.join(spec.action_spaces)}: choose another {source}, or an algorithm that fits "
                 f"({', '.join(fitting) or 'there is none yet'})"
             )
 
