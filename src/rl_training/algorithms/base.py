@@ -107,6 +107,14 @@ class ActingAlgorithm(Algorithm):
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return actions [B, ...] in the format of the environment's action space."""
 
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-probabilities [B] with which `choose` samples actions given in the environment's format.
+
+        Those of continuous actions are densities, and of a bound to which actions are clipped its probability. None if
+        they are not known.
+        """
+        return None
+
 
 class OnPolicyAlgorithm(ActingAlgorithm):
     """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""

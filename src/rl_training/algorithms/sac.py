@@ -307,6 +307,14 @@ class SAC(OffPolicyAlgorithm):
         """Return actions rescaled from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
 
+    @torch.no_grad()
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-densities [B] of actions in the environment's format; None for integers and own networks."""
+        if self.scale.whole or not isinstance(self.actor, SquashedActor):
+            return None
+        log_prob = self.actor.log_prob(observation, self.scale.from_env(action, self.device))
+        return log_prob - self.scale.log_stretch(self.device).sum()
+
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics; `noise` [2, B, size] samples the actions of next states and states."""
         temperature = self.temperature.value

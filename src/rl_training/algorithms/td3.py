@@ -6,6 +6,7 @@ DDPG (Lillicrap et al. 2016, arXiv 1509.02971) is TD3 with one critic, no delay 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,6 +25,7 @@ from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, rules
 from rl_training.models.continuous import ActionScale, DeterministicActor, StackedCritic
+from rl_training.models.distributions import clipped_gaussian_log_prob
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
 
@@ -177,6 +179,18 @@ class TD3(OffPolicyAlgorithm):
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return actions rescaled from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
+
+    @torch.no_grad()
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-densities [B] of noisy actions in the environment's format; None for integers."""
+        noise = self.params.exploration_noise
+        if self.scale.whole or not noise:
+            return None
+        mean, bound = self.actor(observation), torch.ones((), device=self.device)
+        taken, log_std = self.scale.from_env(action, self.device), torch.full_like(mean, math.log(noise))
+        within = taken.abs() < 1.0  # a bound has a probability, which no stretch changes
+        stretch = (within * self.scale.log_stretch(self.device)).sum(dim=1)
+        return clipped_gaussian_log_prob(mean, log_std, taken, -bound, bound) - stretch
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics; `noise` [B, size] smooths the target policy."""

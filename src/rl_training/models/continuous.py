@@ -23,6 +23,7 @@ from rl_training.models.layers import StackedMLP, linear
 SDE_MEAN_LIMIT = 2.0  # tanh saturates beyond it, and the noise could not bring the mean back
 
 
+LARGEST_ACTION = 1.0 - 1e-6  # beyond it tanh cannot be inverted in single precision
 LARGEST_WHOLE = 2.0**24  # float32 cannot represent every integer above
 
 
@@ -62,6 +63,16 @@ class ActionScale:
             return np.clip(self.low + parts, self.low, self.high).astype(self.dtype)
         stretched = self.low + 0.5 * (shaped + 1.0) * (self.high - self.low)
         return np.clip(stretched, self.low, self.high).astype(self.dtype, copy=False)
+
+    def from_env(self, action: np.ndarray, device: torch.device) -> Tensor:
+        """Return actions [B, size] in [-1, 1] for environment actions [B, *shape] that are no integers."""
+        middle = 2.0 * (action.astype(np.float64) - self.low) / (self.high.astype(np.float64) - self.low) - 1.0
+        return torch.as_tensor(middle.reshape(len(action), -1), dtype=torch.float32, device=device)
+
+    def log_stretch(self, device: torch.device) -> Tensor:
+        """Return the logs [size] of the factors by which `to_env` stretches: what log-densities in [-1, 1] exceed."""
+        factors = 0.5 * (self.high.astype(np.float64) - self.low).reshape(-1)
+        return torch.as_tensor(np.log(factors), dtype=torch.float32, device=device)
 
 
 class SquashedActor(nn.Module):
@@ -109,6 +120,12 @@ class SquashedActor(nn.Module):
         mean, log_std = self(observation)
         raw = mean + log_std.exp() * noise
         return torch.tanh(raw), squashed_log_prob(raw, noise, log_std)
+
+    def log_prob(self, observation: Observation, action: Tensor) -> Tensor:
+        """Return the log-densities [B] of actions [B, size]; those at the bounds are taken a little inside."""
+        mean, log_std = self(observation)
+        raw = torch.atanh(action.clamp(-LARGEST_ACTION, LARGEST_ACTION))
+        return squashed_log_prob(raw, (raw - mean) * torch.exp(-log_std), log_std)
 
     def mode(self, observation: Observation) -> Tensor:
         """Return the squashed means [B, size]."""
