@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rl_training.data.datasets.episode import Episode
+from rl_training.data.datasets.writer import Description, new_dataset
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
@@ -97,6 +98,20 @@ def write_with_minari(
             action_space=action_space,
             jpeg_encoding=jpeg_encoding,
         )
+
+
+def write_dataset(
+    name: str,
+    episodes: Sequence[Episode],
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    **options: Any,
+) -> None:
+    """Write a dataset with this package."""
+    description = Description(name, observation_space, action_space, {"kind": "test"}, **options)
+    with new_dataset(description) as file:
+        for episode in episodes:
+            file.add(episode)
 
 
 def assert_same_episode(one: Episode, other: Episode) -> None:

@@ -23,13 +23,6 @@ ACTIONS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Datasets of a test are in its own directory."""
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    return tmp_path
-
-
 def _write(observation_space: Space[Any], action_space: Space[Any], lengths: tuple[int, ...], **options: Any) -> list:
     generator = np.random.default_rng(3)
     infos = options.pop("infos", ())

@@ -14,6 +14,7 @@ from gymnasium import Space, spaces
 from rl_training.data.datasets.episode import Episode, faults_of
 from rl_training.data.datasets.jpeg_images import decode_images, is_jpeg_space
 from rl_training.data.datasets.location import DATA_FILE, METADATA_FILE, dataset_directory
+from rl_training.data.datasets.metadata import count_of, read_metadata
 from rl_training.data.datasets.minari_spaces import action_space_from_text, observation_space_from_text
 from rl_training.data.datasets.safe_hdf5 import (
     check_storage,
@@ -28,15 +29,14 @@ from rl_training.data.datasets.safe_hdf5 import (
 )
 from rl_training.errors import DatasetError
 from rl_training.experiment.storage.files import sha256_of
-from rl_training.experiment.storage.untrusted import parse_json, read_json
+from rl_training.experiment.storage.untrusted import parse_json
 
 if TYPE_CHECKING:
     from rl_training.data.observations import NumpyObservation
 
-__all__ = ["Dataset", "Episode", "open_dataset", "read_metadata"]
+__all__ = ["Dataset", "Episode", "open_dataset"]
 
 _MAX_INFOS = 1000
-_MAX_METADATA = 64 << 20
 
 
 class Dataset:
@@ -50,8 +50,8 @@ class Dataset:
         place = str(path / "data" / METADATA_FILE)
         self.observation_space: Space[Any] = observation_space_from_text(self.metadata.get("observation_space"), place)
         self.action_space: Space[Any] = action_space_from_text(self.metadata.get("action_space"), place)
-        self.total_episodes: int = _count(self.metadata, "total_episodes", place)
-        self.total_steps: int = _count(self.metadata, "total_steps", place)
+        self.total_episodes: int = count_of(self.metadata, "total_episodes", place)
+        self.total_steps: int = count_of(self.metadata, "total_steps", place)
         self._images_are_jpeg = bool(self.metadata.get("jpeg_encoding", True))
 
     @property
@@ -170,23 +170,6 @@ def open_dataset(name: str | Path) -> Dataset:
     return dataset
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
-    """Return the metadata of the dataset in a directory; only Minari's HDF5 format is read."""
-    place = path / "data" / METADATA_FILE
-    try:
-        metadata = read_json(place, max_bytes=_MAX_METADATA)
-    except FileNotFoundError as error:
-        raise DatasetError(f"{path} is no dataset: it has no data/{METADATA_FILE}") from error
-    if not isinstance(metadata, dict):
-        raise DatasetError(f"{place} is no metadata of a dataset")
-    data_format = metadata.get("data_format", "hdf5")
-    if data_format != "hdf5":
-        raise DatasetError(
-            f"{path} is stored as `{data_format!s:.40}`; only hdf5 is read: save it with Minari's data_format='hdf5'"
-        )
-    return metadata
-
-
 def read_flags(array: Any) -> np.ndarray:
     """Return flags as booleans; numbers other than 0 and 1 are refused."""
     flags = read_array(array)
@@ -226,10 +209,3 @@ def _seed(group: Any) -> int | None:
 
 def _as(array: Any, space: Space[Any]) -> np.ndarray:
     return array.astype(space.dtype, copy=False)
-
-
-def _count(metadata: Mapping[str, Any], key: str, place: str) -> int:
-    count = metadata.get(key)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise DatasetError(f"{place}: `{key}` is not a number of at least 0")
-    return count
