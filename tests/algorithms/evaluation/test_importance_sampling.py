@@ -59,15 +59,14 @@ def test_weights_beyond_the_range_of_floats_stay_finite():
 
 
 def test_a_truncated_episode_goes_on_in_the_value_of_its_last_observation():
-    errors = td_errors(
-        np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([6.0, 6.0]), np.array([False, True]), GAMMA
-    )
+    errors = td_errors(np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([6.0, 6.0]), np.array([False, True]), GAMMA)
     assert errors.tolist() == [1 + 0.5 * 6 - 2, 1 - 2]
 
 
 def test_doubly_robust_equals_the_recursion_of_its_paper():
     random = np.random.default_rng(0)
-    ratio, reward, q, v = random.uniform(0.5, 2, 3), *random.normal(size=(3, 3))
+    ratio = random.uniform(0.5, 2, 3)
+    reward, q, v = (random.normal(size=3) for _ in range(3))
     after = 0.0  # of a terminated episode
     for t in (2, 1, 0):
         after = v[t] + ratio[t] * (reward[t] + GAMMA * after - q[t])

@@ -23,6 +23,9 @@ from rl_training.models.continuous import StackedCritic
 from rl_training.models.encoders import Encoder
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
+LAST_PART = 0.2
+"""Part of the updates during which the step size falls to 0."""
+
 
 @dataclass(frozen=True)
 class FittedQParams:
@@ -30,15 +33,15 @@ class FittedQParams:
 
     members: int = 5
     """Number of networks, each with its own resample of the episodes."""
-    hidden_sizes: tuple[int, ...] = (256, 256)
+    hidden_sizes: tuple[int, ...] = (128, 128)
     """Widths of the hidden layers."""
     activation: str = "relu"
     """Activation function of the hidden layers."""
-    batch_size: int = 256
+    batch_size: int = 128
     """Transitions per update."""
     learning_rate: float = 1e-3
-    """Adam's step size at the start; it falls to 0 along a cosine, so that the estimate comes to rest."""
-    tau: float = 0.02
+    """Adam's step size; in the last fifth of the updates it falls to 0, so that the estimate comes to rest."""
+    tau: float = 0.05
     """Fraction by which the target networks move towards the networks at each update."""
 
 
@@ -160,9 +163,9 @@ class FittedQ:
         return fitted_q_loss(self.taken(self.critic, batch.observation, batch.action), target, batch.weight)
 
     def update(self, batch: FittedQBatch, *, progress: float) -> Tensor:
-        """Make one gradient step, move the targets, and return the loss; `progress` goes from 0 to 1."""
+        """Make one gradient step, move the targets, and return the loss; `progress` is the part of updates made."""
         loss = self.loss(batch)
-        learning_rate = self.params.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
+        learning_rate = self.params.learning_rate * min(1.0, (1.0 - progress) / LAST_PART)
         self.optimizer.step(loss, learning_rate=learning_rate, max_grad_norm=None)
         with torch.no_grad():
             self.target_values.lerp_(self.optimizer.values, self.params.tau)

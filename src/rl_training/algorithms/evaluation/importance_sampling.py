@@ -27,8 +27,8 @@ def discounted_sum(values: np.ndarray, gamma: float) -> np.ndarray:
 def cumulative_log_ratio(log_ratio: np.ndarray) -> np.ndarray:
     """Return the logarithms [E, T] of the ratios' products up to and including each step.
 
-    `log_ratio` [E, T] is log pi(a|s) - log b(a|s), the probability under the policy over that under the behaviour; after
-    its end an episode keeps its weight.
+    `log_ratio` [E, T] is log pi(a|s) - log b(a|s), of the policy pi and the behaviour b; after its end an episode keeps
+    its weight.
     """
     return np.cumsum(log_ratio, axis=1, dtype=np.float64)
 
@@ -96,4 +96,6 @@ def effective_sample_size(log_weight: np.ndarray) -> float:
 
 def resample_counts(episodes: int, resamples: int, generator: np.random.Generator) -> np.ndarray:
     """Return how often each of the episodes occurs in each bootstrap resample, [resamples, episodes]."""
-    return generator.multinomial(episodes, np.full(episodes, 1 / episodes), size=resamples).astype(np.float64)
+    drawn = generator.integers(episodes, size=(resamples, episodes)) + episodes * np.arange(resamples)[:, None]
+    counts = np.bincount(drawn.reshape(-1), minlength=resamples * episodes)
+    return counts.reshape(resamples, episodes).astype(np.float64)
