@@ -22,6 +22,7 @@ from rl_training.cli_config import (
     _apply_overrides,
     integer_option,
 )
+from rl_training.cli_dataset import app as dataset_app
 from rl_training.cli_offline import OfflineRequest, show_offline_evaluation
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
@@ -257,6 +258,7 @@ def doctor(output: Output) -> int:
 
 for command in (train, evaluate, resume, config, algos, doctor, zoo, report, leaderboard, compare, plot):
     add_command(app, command, name="eval" if command is evaluate else command.__name__)
+app.add_typer(dataset_app, name="dataset")
 
 
 def _video_paths(paths: tuple[Path, ...]) -> dict[str, Any]:

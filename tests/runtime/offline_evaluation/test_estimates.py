@@ -8,13 +8,11 @@ import pytest
 from rl_training.algorithms.evaluation.fitted_q import FittedQParams
 from rl_training.runtime.offline_evaluation.estimates import estimate_all, fitted_q_estimate, mean_of
 from rl_training.runtime.offline_evaluation.evaluation import Settings, evaluate_columns
-from rl_training.runtime.recording.work_progress import WorkProgress
 from table_policies import SmallProcess, table_policy
 
 BEHAVIOUR = np.array([[0.5, 0.5], [0.6, 0.4], [0.3, 0.7]])
 POLICY = np.array([[0.75, 0.25], [0.4, 0.6], [0.2, 0.8]])
 SMALL = FittedQParams(members=3, hidden_sizes=(32,), batch_size=64)
-QUIET = WorkProgress(quiet=True)
 NAMES = ("fqe", "per_decision_is", "weighted_is", "doubly_robust", "weighted_doubly_robust")
 
 
@@ -58,14 +56,14 @@ def test_every_estimate_finds_the_value_of_another_policy():
     assert abs(truth - behaviours) > 0.3
     columns = process.record(BEHAVIOUR, 1500, longest=40)
     settings = Settings(gamma=process.gamma, updates=700, seed=0, stochastic=True)
-    metrics, notes = evaluate_columns(table_policy(POLICY), columns, settings, QUIET, SMALL)
+    metrics, notes = evaluate_columns(table_policy(POLICY), columns, settings, params=SMALL)
     for name in NAMES:
         assert metrics[f"{name}_value"] == pytest.approx(truth, abs=0.15), name
         assert metrics[f"{name}_low"] <= truth <= metrics[f"{name}_high"], name
     assert metrics["behaviour_value"] == pytest.approx(behaviours, abs=0.1)
     assert (metrics["support"], metrics["importance_support"]) == ("adequate", "adequate")
     assert (notes.doubts, notes.left_out) == ([], [])
-    again, _ = evaluate_columns(table_policy(POLICY), columns, settings, QUIET, SMALL)
+    again, _ = evaluate_columns(table_policy(POLICY), columns, settings, params=SMALL)
     assert again == metrics
 
 
@@ -75,7 +73,7 @@ def test_a_deterministic_policy_of_discrete_actions_has_importance_weights():
     truth = process.true_value(greedy)
     columns = process.record(BEHAVIOUR, 1500, longest=40)
     settings = Settings(gamma=process.gamma, updates=300, seed=0, stochastic=False)
-    metrics, _ = evaluate_columns(table_policy(POLICY), columns, settings, QUIET, SMALL)
+    metrics, _ = evaluate_columns(table_policy(POLICY), columns, settings, params=SMALL)
     for name in ("weighted_is", "weighted_doubly_robust"):
         assert metrics[f"{name}_value"] == pytest.approx(truth, abs=0.3), name
     assert metrics["effective_episodes"] < 1500
@@ -87,5 +85,5 @@ def test_truncated_episodes_go_on_in_fitted_values():
     cut = process.record(BEHAVIOUR, 800, longest=1)
     assert cut.truncated.sum() > 600
     settings = Settings(gamma=process.gamma, updates=700, seed=0, stochastic=True)
-    metrics, _ = evaluate_columns(table_policy(BEHAVIOUR), cut, settings, QUIET, SMALL)
+    metrics, _ = evaluate_columns(table_policy(BEHAVIOUR), cut, settings, params=SMALL)
     assert metrics["fqe_value"] == pytest.approx(process.true_value(BEHAVIOUR), abs=0.2)

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from rl_training.data.datasets.dataset import Dataset
 from rl_training.data.datasets.episode import ACTION_MASK, LOG_PROB, Episode
 from rl_training.errors import DatasetError
+from rl_training.experiment.machine import available_memory, in_words
 from rl_training.experiment.storage.files import storage_errors, sync_directory, sync_file, write_json_atomically
 from rl_training.experiment.storage.untrusted import UntrustedFileError, read_json
 
@@ -65,7 +66,7 @@ def load_columns(
     directory), which are made once for each content and read as far as they are needed.
     """
     sizes = _Sizes.of(dataset, infos)
-    free = _free_memory()
+    free = available_memory()
     if sizes.nbytes <= free * IN_MEMORY:
         return _grouped(_fill(dataset, {name: np.zeros(shape, dtype) for name, (shape, dtype) in sizes.forms.items()}))
     return _cached(dataset, sizes, cache or default_cache(), free)
@@ -183,9 +184,9 @@ def _cached(dataset: Dataset, sizes: _Sizes, cache: Path, free: int) -> DatasetC
     wanted = sizes.as_json()
     if not _is_complete(directory, wanted):
         logger.info(
-            "the dataset %s takes about %.1f GB as arrays, and %.1f GB of memory are free: it is prepared once in %s "
-            "and read from there",
-            dataset.name, sizes.nbytes / 1e9, free / 1e9, directory,
+            "the dataset %s takes about %s as arrays, and %s of memory are free: it is prepared once in %s and read "
+            "from there",
+            dataset.name, in_words(sizes.nbytes), in_words(free), directory,
         )  # fmt: skip
         _make_cache(dataset, sizes, directory)
     present = set(read_json(directory / _MANIFEST)["present"])
@@ -199,8 +200,8 @@ def _make_cache(dataset: Dataset, sizes: _Sizes, directory: Path) -> None:
         free = shutil.disk_usage(directory.parent).free
         if sizes.nbytes > free:
             raise DatasetError(
-                f"the dataset {dataset.name} needs about {sizes.nbytes / 1e9:.1f} GB in {directory.parent}, and "
-                f"{free / 1e9:.1f} GB are free there; free some space or set XDG_CACHE_HOME"
+                f"the dataset {dataset.name} needs about {in_words(sizes.nbytes)} in {directory.parent}, and "
+                f"{in_words(free)} are free there; free some space or set XDG_CACHE_HOME"
             )
         with _temporary_directory(directory.parent) as temporary:
             numbers = {name: number for number, name in enumerate(sizes.forms)}
@@ -253,9 +254,3 @@ def _is_complete(directory: Path, wanted: Mapping[str, Any]) -> bool:
 def _file_name(directory: Path, number: int) -> Path:
     # Numbered, because the keys of a Dict may be no file names.
     return directory / f"{number:03}.npy"
-
-
-def _free_memory() -> int:
-    import psutil
-
-    return psutil.virtual_memory().available

@@ -14,7 +14,7 @@ from gymnasium import Space, spaces
 from rl_training.data.datasets.episode import Episode, faults_of
 from rl_training.data.datasets.jpeg_images import decode_images, is_jpeg_space
 from rl_training.data.datasets.location import DATA_FILE, METADATA_FILE, dataset_directory
-from rl_training.data.datasets.metadata import count_of, read_metadata
+from rl_training.data.datasets.metadata import OURS, count_of, read_metadata
 from rl_training.data.datasets.minari_spaces import action_space_from_text, observation_space_from_text
 from rl_training.data.datasets.safe_hdf5 import (
     check_storage,
@@ -72,8 +72,26 @@ class Dataset:
 
     @property
     def env_id(self) -> str | None:
-        """Id of the environment, None if the metadata has no specification of one."""
-        return None if self.env_spec is None else self.env_spec["id"]
+        """Id of the environment, None if the metadata names none; code is never named by a file."""
+        if self.env_spec is not None:
+            return self.env_spec["id"]
+        named = self.origin.get("env_id")
+        return named if isinstance(named, str) and ":" not in named else None
+
+    @property
+    def env_kwargs(self) -> Mapping[str, Any]:
+        """`env_kwargs` of the run that made the dataset, with the settings of this package's wrappers."""
+        found = self.origin.get("env_kwargs")
+        if isinstance(found, dict):
+            return found
+        found = None if self.env_spec is None else self.env_spec.get("kwargs")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """What this package recorded about the origin of the episodes; empty for datasets of other programs."""
+        found = self.metadata.get(OURS)
+        return found if isinstance(found, dict) else {}
 
     @cached_property
     def fingerprint(self) -> str:

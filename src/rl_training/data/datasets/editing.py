@@ -10,7 +10,6 @@ import numpy as np
 
 from rl_training.data.datasets.dataset import Dataset
 from rl_training.data.datasets.location import check_id
-from rl_training.data.datasets.metadata import OURS
 from rl_training.data.datasets.writer import Description, check_new, new_dataset
 from rl_training.errors import DatasetError
 
@@ -128,9 +127,7 @@ def _check_same(one: Dataset, other: Dataset) -> None:
 
 
 def _source(dataset: Dataset) -> dict[str, Any]:
-    ours = dataset.metadata.get(OURS)
-    origin = {key: value for key, value in ours.items() if key != "fingerprint"} if isinstance(ours, dict) else {}
-    return {"dataset": dataset.name, "fingerprint": dataset.fingerprint, **origin}
+    return {**dataset.origin, "dataset": dataset.name, "fingerprint": dataset.fingerprint}
 
 
 def _common(sources: Sequence[Dataset], key: str) -> Any:

@@ -10,7 +10,6 @@ import numpy as np
 
 from rl_training.data.datasets.dataset import Dataset
 from rl_training.data.datasets.episode import Episode, faults_of, oddities_of
-from rl_training.data.datasets.metadata import OURS
 from rl_training.errors import DatasetError
 
 _SHOWN = 20  # faults that are listed one by one
@@ -59,6 +58,30 @@ class Findings:
     """What is unusual, but can be learned from."""
 
 
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """Return what the metadata says, in the order in which it is shown."""
+    origin = dataset.origin
+    facts = {
+        "dataset": dataset.name,
+        "path": str(dataset.path),
+        "env_id": dataset.env_id,
+        "observation_space": str(dataset.observation_space).replace("\n", ""),
+        "action_space": str(dataset.action_space).replace("\n", ""),
+        "episodes": dataset.total_episodes,
+        "steps": dataset.total_steps,
+        "size_mb": round(dataset.data_file.stat().st_size / 1e6, 1),
+        "fingerprint": dataset.fingerprint,
+        "algorithm": dataset.metadata.get("algorithm_name"),
+        "kind": origin.get("kind"),
+        "run": origin.get("run"),
+        "checkpoint": origin.get("checkpoint"),
+        "behaviour": origin.get("behaviour"),
+        "ref_min_score": dataset.metadata.get("ref_min_score"),
+        "ref_max_score": dataset.metadata.get("ref_max_score"),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
 def summarize(dataset: Dataset, *, progress: Callable[[int], None] = lambda steps: None) -> Summary:
     """Read all episodes, one at a time, and return their lengths and returns."""
     summary = Summary()
@@ -94,8 +117,7 @@ def check(dataset: Dataset, *, progress: Callable[[int], None] = lambda steps: N
 
 
 def _check_fingerprint(dataset: Dataset, findings: Findings) -> None:
-    ours = dataset.metadata.get(OURS)
-    recorded = ours.get("fingerprint") if isinstance(ours, dict) else None
+    recorded = dataset.origin.get("fingerprint")
     if recorded is not None and recorded != dataset.fingerprint:
         findings.faults.append(
             "its content is not what was written: the fingerprint in its metadata is another one, so that it was "

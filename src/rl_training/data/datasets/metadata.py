@@ -8,7 +8,7 @@ from typing import Any
 
 from rl_training.data.datasets.location import METADATA_FILE
 from rl_training.errors import DatasetError
-from rl_training.experiment.storage.untrusted import read_json
+from rl_training.experiment.storage.untrusted import parse_json, read_json
 
 OURS = "axiomrl"
 """Key of what this package adds to Minari's metadata: where the episodes come from."""
@@ -38,3 +38,19 @@ def count_of(metadata: Mapping[str, Any], key: str, place: str) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise DatasetError(f"{place}: `{key}` is not a number of at least 0")
     return count
+
+
+def headline(name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a list of datasets says about one."""
+    ours = metadata.get(OURS)
+    env_id = ours.get("env_id") if isinstance(ours, dict) else None
+    if isinstance(metadata.get("env_spec"), str):
+        spec = parse_json(metadata["env_spec"], f"{name}: env_spec")
+        env_id = spec.get("id") if isinstance(spec, dict) else None
+    return {
+        "dataset": name,
+        "episodes": count_of(metadata, "total_episodes", name),
+        "steps": count_of(metadata, "total_steps", name),
+        "env_id": env_id,
+        "algorithm": metadata.get("algorithm_name"),
+    }

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.errors import AxiomError, DatasetError, MissingExtraError
+from rl_training.experiment.machine import available_memory, in_words
 
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}  # part of HDF5 or of h5py itself
 _MAX_RATIO = 1100
@@ -123,13 +124,11 @@ def check_storage(dataset: Any) -> None:
 
 
 def _check_memory(dataset: Any) -> None:
-    import psutil
-
-    free = psutil.virtual_memory().available
+    free = available_memory()
     if dataset.nbytes > free * _SPARE:
         raise DatasetError(
-            f"{_place(dataset)} takes {dataset.nbytes / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free; "
-            "episodes are read whole"
+            f"{_place(dataset)} takes {in_words(dataset.nbytes)} of memory, and {in_words(free)} are free; episodes "
+            "are read whole"
         )
 
 

@@ -23,6 +23,7 @@ from rl_training.experiment.runs import utc_now
 from rl_training.experiment.tasks import choose_task
 from rl_training.models.action_features import ActionFeatures
 from rl_training.runtime.acting.policy import Policy, policies_from_checkpoint
+from rl_training.runtime.datasets.progress import progress_of
 from rl_training.runtime.offline_evaluation.estimates import (
     WeightedEpisodes,
     estimate_all,
@@ -38,7 +39,6 @@ from rl_training.runtime.offline_evaluation.support import (
     doubts_about_weights,
 )
 from rl_training.runtime.recording.sinks import JsonLines
-from rl_training.runtime.recording.work_progress import WorkProgress
 from rl_training.runtime.setup.streams import Streams, derive_seeds
 from rl_training.runtime.setup.threads import threads_of
 from rl_training.runtime.setup.torch_setup import TorchSetup
@@ -113,7 +113,7 @@ def evaluate_offline(
     columns = load_columns(data)
     target = policy.actor.device
     with TorchSetup(threads=threads_of(sound), deterministic=config.deterministic, device=target):
-        metrics, notes = evaluate_columns(policy, columns, settings, WorkProgress(quiet=quiet))
+        metrics, notes = evaluate_columns(policy, columns, settings, quiet=quiet)
     if policy.plans:
         notes.left_out.append("the search: a planning policy is evaluated by its policy network alone")
     result = OfflineEvaluation(
@@ -132,7 +132,8 @@ def evaluate_columns(
     policy: Policy,
     columns: DatasetColumns,
     settings: Settings,
-    progress: WorkProgress,
+    *,
+    quiet: bool = True,
     params: FittedQParams | None = None,
 ) -> tuple[dict[str, Any], _Notes]:
     """Return the estimates of a policy's value, and what there is to say about them."""
@@ -140,13 +141,14 @@ def evaluate_columns(
     # Not the run's own streams: evaluations must not repeat the numbers that training used.
     streams = Streams(derive_seeds(settings.seed, "offline evaluation")[0], policy.actor.device)
     features = ActionFeatures(policy.action_space, np.asarray(columns.action))
-    with progress.of("the policy's actions", len(columns) + len(columns.first)) as work:
+    rows = len(columns) + len(columns.first)
+    with progress_of("the policy's actions", rows, "observations", quiet=quiet) as progress:
         generator = streams["policy"] if settings.stochastic else None
-        outputs = policy_outputs(policy, columns, features, generator=generator, advance=work.advance)
+        outputs = policy_outputs(policy, columns, features, generator=generator, advance=progress.add)
     log_ratio = _log_ratio(columns, outputs, notes, stochastic=settings.stochastic)
     fitting = QFitting(policy, columns, features, outputs, gamma=gamma, streams=streams, params=params)
-    with progress.of("fitted Q evaluation", settings.updates) as work:
-        fitting.fit(settings.updates, work.advance)
+    with progress_of("fitted Q evaluation", settings.updates, "updates", quiet=quiet) as progress:
+        fitting.fit(settings.updates, progress.add)
     fitted = fitting.values(everywhere=log_ratio is not None)
     draws = streams.numpy("bootstrap")
     value = fitted_q_estimate(fitted.initial, draws)

@@ -29,8 +29,8 @@ from rl_training.runtime.setup.streams import Streams
 
 CLIP = 10.0
 """Normalised observations are limited to so many standard deviations, as in training."""
-PARTS = 20
-"""How often the estimate is computed during the updates."""
+UPDATES_BETWEEN_REPORTS = 50
+"""After so many updates progress is reported and the loss checked, which waits for the device."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,18 @@ class QFitting:
             generator=generator,
         )
 
-    def fit(self, updates: int, advance: Callable[[int, str], None] = lambda updates, note: None) -> None:
-        """Make the updates; `advance` is called with how many were made, and with the estimate so far."""
+    def fit(self, updates: int, advance: Callable[[int], None] = lambda updates: None) -> None:
+        """Make the updates; `advance` is called with how many were made."""
         reported = 0
         for update in range(1, updates + 1):
             loss = self.model.update(self._batch(), progress=(update - 1) / updates)
-            if update == updates or update * PARTS // updates != (update - 1) * PARTS // updates:
+            if update == updates or update % UPDATES_BETWEEN_REPORTS == 0:
                 if not bool(torch.isfinite(loss)):
                     raise NonFiniteError(
                         f"the loss of fitted Q evaluation became NaN or infinite by update {update:,}; look for "
                         "extreme rewards or observations with `axiomrl dataset show`"
                     )
-                advance(update - reported, f"value {self.initial_values().mean():,.1f}")
+                advance(update - reported)
                 reported = update
 
     def _batch(self) -> FittedQBatch:
