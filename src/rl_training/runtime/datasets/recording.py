@@ -36,7 +36,7 @@ from rl_training.runtime.setup.torch_setup import TorchSetup
 
 logger = logging.getLogger("rl_training")
 
-ROUND_STEPS = 10_000
+ROUND_STEPS = 20_000
 """A round begins no episode after so many steps; a killed recording loses at most one round."""
 DEFAULT_ENVS = 16
 _MEMORY = 2 << 30  # bytes of observations of the episodes in progress; not the free memory, which may change
@@ -199,11 +199,7 @@ def _play(
     if not missing():
         return
     unit, done = ("steps", recording.steps) if steps is not None else ("episodes", recording.episodes)
-    with (
-        _slots(task, wanted["num_envs"]) as slots,
-        progress_of(f"recording {recording.name}", steps or episodes, unit, done=done, quiet=quiet) as progress,
-    ):
-        check_fit(actor.policy, slots[0], task.env_id)
+    with progress_of(f"recording {recording.name}", steps or episodes, unit, done=done, quiet=quiet) as progress:
 
         def stepped(count: int) -> None:
             if steps is not None:
@@ -218,7 +214,9 @@ def _play(
 
         while missing():
             first = recording.episodes
-            with recording.next_round() as file:
+            # New environments, because some remember more than their seed says.
+            with _slots(task, wanted["num_envs"]) as slots, recording.next_round() as file:
+                check_fit(actor.policy, slots[0], task.env_id)
                 play_round(
                     actor,
                     slots,

@@ -92,7 +92,7 @@ def _check_kind(checkpoint: Checkpoint, config: TrainConfig) -> None:
         raise AxiomError(
             f"run {checkpoint.run_dir} has a replay for each of its tasks, which are not written; {instead}"
         )
-    n_step = getattr(algorithm_params(config), "n_step", 1)
+    n_step = getattr(algorithm_params(config), "stored_steps", 1)
     if n_step > 1:
         raise AxiomError(
             f"the replay of {checkpoint.run_dir} holds sums of {n_step} rewards, not the rewards of steps; train with "
