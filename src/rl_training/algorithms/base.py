@@ -12,6 +12,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.data.observations import Observation
+from rl_training.errors import ConfigError
 from rl_training.models.encoders import EncoderFactory, make_encoder
 from rl_training.models.layers import global_draws_from
 
@@ -133,6 +134,13 @@ class OffPolicyAlgorithm(ActingAlgorithm):
     @abstractmethod
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random legal actions [count, ...] in the same form as those of `act`."""
+
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions [...] of the environment in the form of `act`; batches mixed with a dataset need it."""
+        raise ConfigError(
+            f"algo_kwargs.dataset_fraction: {type(self).__name__} cannot read the actions of a dataset; define "
+            "stored_action(self, action), the inverse of env_action, or set it to 0"
+        )
 
     def end_episodes(self, ended: np.ndarray) -> None:
         """Hook: the episodes where `ended` [num_envs] is true have ended or will not be continued."""

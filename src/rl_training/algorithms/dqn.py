@@ -345,11 +345,15 @@ class DQN(OffPolicyAlgorithm):
         """Return the actions as the environment numbers them, from the space's `start`."""
         return self.actions.to_env(action)
 
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions of the environment numbered from 0."""
+        return self.actions.from_env(action)
+
     @torch.no_grad()
     def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
         """Return the log-probabilities [B] of actions as the environment numbers them, 5 % of which are random."""
         best = self._best(observation, mask, noisy=False)
-        taken = self.actions.from_env(action, self.device)
+        taken = torch.as_tensor(self.stored_action(action), device=self.device)
         legal = torch.full_like(taken, self.actions.count) if mask is None else mask.sum(dim=1)
         return torch.log(EVALUATION_EPSILON / legal + (1.0 - EVALUATION_EPSILON) * (taken == best))
 

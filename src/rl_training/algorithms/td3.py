@@ -198,6 +198,10 @@ class TD3(OffPolicyAlgorithm):
         """Return actions rescaled from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
 
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions [..., size] of the environment scaled to [-1, 1]."""
+        return self.scale.from_env(action)
+
     @torch.no_grad()
     def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
         """Return the log-densities [B] of noisy actions in the environment's format; None for integers."""
@@ -205,7 +209,10 @@ class TD3(OffPolicyAlgorithm):
         if self.scale.whole or not noise:
             return None
         mean, bound = self.actor(observation), torch.ones((), device=self.device)
-        taken, log_std = self.scale.from_env(action, self.device), torch.full_like(mean, math.log(noise))
+        taken, log_std = (
+            torch.as_tensor(self.stored_action(action), device=self.device),
+            torch.full_like(mean, math.log(noise)),
+        )
         within = taken.abs() < 1.0  # a bound has a probability, which no stretch changes
         stretch = (within * self.scale.log_stretch(self.device)).sum(dim=1)
         return clipped_gaussian_log_prob(mean, log_std, taken, -bound, bound) - stretch

@@ -64,7 +64,7 @@ class BatchMemory:
         return (None,) * self.leading[0] if tensors is None else tensors.unbind()
 
     def batches(self, drawn: Mapping[str, NumpyObservation | None], device: torch.device) -> list[ReplayBatch]:
-        """Return what was drawn, `count` batches; columns that lie elsewhere are copied."""
+        """Return what was drawn, `count` batches; columns that lie elsewhere are copied, those not drawn are None."""
         in_place = all(drawn.get(name) is self.arrays.get(name) for name in ReplayBatch._fields)
         if in_place and device.type == "cpu" and not self._double:
             return self._batches

@@ -142,8 +142,8 @@ class TrainConfig:
     from it. null: random weights."""
 
     dataset: NonEmptyText | None = None
-    """Dataset that an offline algorithm learns from: an id below `MINARI_DATASETS_PATH`, or the path of a Minari
-    dataset."""
+    """Dataset that an offline algorithm learns from, or that `algo_kwargs.dataset_fraction` mixes into the batches of
+    an off-policy one: an id below `MINARI_DATASETS_PATH`, or the path of a Minari dataset."""
 
     algo_kwargs: dict[str, Any] = field(default_factory=dict)
     """Parameters of the algorithm; `axiomrl algos NAME` lists them with their defaults."""
@@ -323,10 +323,15 @@ def _check_dataset(values: dict[str, Any]) -> list[Problem]:
     if "env_id" in values and values["env_id"] is None:
         problems.append(Problem(("env_id",), "is required; name the environment to train in"))
     mixes = "dataset_fraction" in (entry.name for entry in dataclasses.fields(spec.load_params()))
-    if values.get("dataset") is not None and not mixes:
+    fraction = values.get("algo_kwargs", {}).get("dataset_fraction") or 0
+    if values.get("dataset") is not None and not fraction:
         offline = ", ".join(other.name for other in list_algorithm_specs() if other.loop == "offline")
-        text = f"{spec.name} learns in an environment; leave it out, or choose an offline algorithm ({offline})"
+        mixed = "set algo_kwargs.dataset_fraction to mix it into the batches, " if mixes else ""
+        text = f"{spec.name} learns in an environment; {mixed}leave it out, or choose an offline algorithm ({offline})"
         problems.append(Problem(("dataset",), text))
+    if fraction and values.get("dataset") is None:
+        text = "there is no dataset to mix in; name its id or path (--set dataset=ID), or set this to 0"
+        problems.append(Problem(("algo_kwargs", "dataset_fraction"), text))
     return problems
 
 

@@ -65,7 +65,7 @@ class ActionScale:
         stretched = self.low + 0.5 * (shaped + 1.0) * (self.high - self.low)
         return np.clip(stretched, self.low, self.high).astype(self.dtype, copy=False)
 
-    def stored(self, action: np.ndarray) -> np.ndarray:
+    def from_env(self, action: np.ndarray) -> np.ndarray:
         """Return actions [..., size] in [-1, 1] as float32 for environment actions [..., *shape]."""
         low, high = self.low.astype(np.float64), self.high.astype(np.float64)
         if self.whole:  # the middle of the part of [-1, 1] that the integer gets
@@ -73,11 +73,6 @@ class ActionScale:
         scaled = 2.0 * (action - low) / np.maximum(high - low, np.finfo(np.float32).tiny) - 1.0
         flat = scaled.reshape(*action.shape[: action.ndim - len(self.shape)], self.size)
         return np.clip(flat, -1.0, 1.0).astype(np.float32)
-
-    def from_env(self, action: np.ndarray, device: torch.device) -> Tensor:
-        """Return actions [B, size] in [-1, 1] for environment actions [B, *shape] that are no integers."""
-        middle = 2.0 * (action.astype(np.float64) - self.low) / (self.high.astype(np.float64) - self.low) - 1.0
-        return torch.as_tensor(middle.reshape(len(action), -1), dtype=torch.float32, device=device)
 
     def log_stretch(self, device: torch.device) -> Tensor:
         """Return the logs [size] of the factors by which `to_env` stretches: what log-densities in [-1, 1] exceed."""

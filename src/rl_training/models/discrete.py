@@ -23,15 +23,11 @@ class DiscreteActions:
         score = torch.rand((count, self.count), generator=generator, device=generator.device)
         return (score if mask is None else score.masked_fill(~mask, -1.0)).argmax(dim=1)
 
-    def from_env(self, action: np.ndarray, device: torch.device) -> Tensor:
-        """Return environment actions [B] as the networks number them, from 0."""
-        return torch.as_tensor(action - self.start, dtype=torch.int64, device=device)
-
     def to_env(self, action: Tensor) -> np.ndarray:
         """Return the actions [B] as the environment numbers them, from the space's `start`."""
         host: np.ndarray = action.cpu().numpy()
         return host + self.start if self.start else host
 
-    def stored(self, action: np.ndarray) -> np.ndarray:
+    def from_env(self, action: np.ndarray) -> np.ndarray:
         """Return the actions numbered from 0, as int64, for those of the environment."""
         return action.astype(np.int64) - self.start

@@ -43,7 +43,7 @@ class BoundedGaussianHead(nn.Module):
         if self.scale.whole:
             return None
         device = self.log_std.device
-        taken, bound = self.scale.from_env(action, device), torch.ones((), device=device)
+        taken, bound = torch.as_tensor(self.scale.from_env(action), device=device), torch.ones((), device=device)
         within = taken.abs() < 1.0  # a bound has a probability, which no stretch changes
         stretch = (within * self.scale.log_stretch(device)).sum(dim=1)
         return clipped_gaussian_log_prob(distribution.mean, distribution.log_std, taken, -bound, bound) - stretch
@@ -87,9 +87,9 @@ class PolicyNetwork(nn.Module):
 def stored_actions(space: Space[Any], action: np.ndarray) -> np.ndarray:
     """Return environment actions [..., *shape] as networks represent them, with at most one axis per action."""
     if isinstance(space, spaces.Box):
-        return ActionScale(space).stored(action)
+        return ActionScale(space).from_env(action)
     if isinstance(space, spaces.Discrete):
-        return DiscreteActions(space).stored(action)
+        return DiscreteActions(space).from_env(action)
     leading = action.shape[: action.ndim - len(space.shape or ())]
     if isinstance(space, spaces.MultiDiscrete):
         return (action.astype(np.int64) - space.start).reshape(*leading, -1)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
@@ -43,6 +42,7 @@ class CQLParams(OfflineValueParams):
         **rules(FREE, "temperature", "target_entropy", "max_grad_norm", "optimizer_eps"),
         **rules(START, "temperature_init"),
         **rules(NETWORKS, "num_critics", "hidden_sizes", "critic_hidden_sizes", "activation"),
+        **rules(NETWORKS, "critic_layer_norm"),
     }
 
     # Options of soft actor-critic that have no meaning here, or that the penalty does not cover.
@@ -87,6 +87,8 @@ class CQLParams(OfflineValueParams):
     """Widths of the critics' hidden layers; null: the same as hidden_sizes."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
     """Activation function of the hidden layers."""
+    critic_layer_norm: bool = False
+    """Normalise the critics' hidden layers (LayerNorm), which limits values of actions that no data supports."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
     """Gradients are clipped to this norm; null switches clipping off."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
@@ -160,10 +162,6 @@ class CQL(SAC, OfflineAlgorithm):
         several = torch.zeros(3, ROWS, self.scale.size, device=self.device)
         values = self.critic.many(observation, several)
         check_shape(self.critic, "values of 3 actions each", values, self.params.num_critics, 3, ROWS, 1)
-
-    def stored_action(self, action: np.ndarray) -> np.ndarray:
-        """Return actions [..., size] scaled to [-1, 1]."""
-        return self.scale.stored(action)
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics.

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor
@@ -96,10 +95,6 @@ class DiscreteCQL(DQN, OfflineAlgorithm):
     """Deep Q-learning whose loss lowers the values of actions that the dataset does not contain."""
 
     params: DiscreteCQLParams  # type: ignore[assignment]  # has every attribute that DQN reads
-
-    def stored_action(self, action: np.ndarray) -> np.ndarray:
-        """Return the actions numbered from 0."""
-        return self.actions.stored(action)
 
     def loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and metrics."""

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt
 from gymnasium import Space
@@ -140,10 +139,6 @@ class TD3BC(TD3, OfflineAlgorithm):
             layer_norm=self.params.critic_layer_norm,
             generator=generator,
         )
-
-    def stored_action(self, action: np.ndarray) -> np.ndarray:
-        """Return actions [..., size] scaled to [-1, 1]."""
-        return self.scale.stored(action)
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics; `noise` [B, size] smooths the target policy."""

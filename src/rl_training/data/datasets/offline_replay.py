@@ -52,15 +52,20 @@ class OfflineReplay:
         normalizer: ObservationNormalizer | None = None,
         reward_scale: float = 1.0,
         reward_shift: float = 0.0,
+        reward_transform: Callable[[np.ndarray], np.ndarray] | None = None,
         rows: np.ndarray | None = None,
         with_next_action: bool = False,
     ) -> None:
-        """`stored_action` converts actions of the environment to those of batches; `rows` limits what is sampled."""
+        """`stored_action` converts actions of the environment to those of batches; `rows` limits what is sampled.
+
+        `reward_transform` is applied to rewards before scale and shift.
+        """
         self.columns = columns
         self.stored_action = stored_action
         self.gamma = gamma
         self.normalizer = normalizer
         self.reward_scale, self.reward_shift = reward_scale, reward_shift
+        self.reward_transform = reward_transform
         self.rows = rows
         self.with_next_action = with_next_action
         self._masks = columns.observation_infos.get(ACTION_MASK)
@@ -109,7 +114,10 @@ class OfflineReplay:
         columns, arrays = self.columns, memory.arrays
         places = columns.place.take(rows)
         arrays["action"][...] = self.stored_action(columns.action.take(rows, axis=0))
-        np.multiply(columns.reward.take(rows), self.reward_scale, out=arrays["reward"])
+        reward = columns.reward.take(rows)
+        if self.reward_transform is not None:
+            reward = self.reward_transform(reward)
+        np.multiply(reward, self.reward_scale, out=arrays["reward"])
         arrays["reward"] += self.reward_shift
         np.multiply(~columns.terminated.take(rows), self.gamma, out=arrays["discount"])
         gathered = {

@@ -48,7 +48,7 @@ def with_dataset(config: TrainConfig) -> TrainConfig:
     """
     if config.dataset is None:
         return config
-    dataset = _open(config.dataset)
+    dataset = open_named(config.dataset)
     if dataset.path != datasets_root() / config.dataset:
         config = dataclasses.replace(config, dataset=str(dataset.path.resolve()))
     if get_algorithm_spec(config.algo).loop != "offline" or config.env_id is not None:
@@ -60,7 +60,7 @@ def with_dataset(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, env_id=env_id, env_kwargs=env_kwargs)
 
 
-def _open(name: str) -> Dataset:
+def open_named(name: str) -> Dataset:
     try:
         return open_dataset(name)
     except DatasetError as error:
@@ -107,7 +107,7 @@ class DatasetTask(TaskSetup):
         """Raise an error if the algorithm cannot learn from the dataset, or the environment has other spaces."""
         assert config.dataset is not None
         self.task, self.config, self.env = task, config, None
-        self.dataset = _open(config.dataset)
+        self.dataset = open_named(config.dataset)
         self.observation_space, self.action_space = self.dataset.observation_space, self.dataset.action_space
         self._check_supported()
         self._check_spaces()
@@ -139,14 +139,7 @@ class DatasetTask(TaskSetup):
 
     def _check_environment(self) -> None:
         training, evaluation = inspect_environment(self.task.env_id, self.task.env_kwargs)
-        for kind in ("observation", "action"):
-            recorded, there = (getattr(one, f"{kind}_space") for one in (self, evaluation))
-            fits = _same_actions(recorded, there) if kind == "action" else same_form(recorded, there)
-            if not fits:
-                raise ConfigError(
-                    f"dataset: the {kind} space of {self.dataset.name} is {recorded}, and that of {self.task.env_id} "
-                    f"is {there}; name the environment that the dataset was recorded in, with the same wrappers"
-                )
+        check_spaces(self.dataset, self.task.env_id, evaluation.observation_space, evaluation.action_space)
         self._check_turns(None, training.turn_taking, evaluation.turn_taking)
 
     @property
@@ -170,15 +163,28 @@ class DatasetTask(TaskSetup):
         observation = self._normalizers.observation
         return self.observation_space if observation is None else observation.normalized_space
 
-    def record(self) -> dict[str, Any]:
-        """Return the record of the dataset for metadata and manifests."""
-        dataset = self.dataset
-        return {
-            "name": dataset.name,
-            "fingerprint": dataset.fingerprint,
-            "total_episodes": dataset.total_episodes,
-            "total_steps": dataset.total_steps,
-        }
+
+def dataset_record(dataset: Dataset) -> dict[str, Any]:
+    """Return the record of a dataset for metadata and manifests."""
+    return {
+        "name": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "total_episodes": dataset.total_episodes,
+        "total_steps": dataset.total_steps,
+    }
+
+
+def check_spaces(dataset: Dataset, env_id: str, observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Raise an error if an environment has other spaces than the dataset."""
+    for kind, recorded, there, fits in (
+        ("observation", dataset.observation_space, observation_space, same_form),
+        ("action", dataset.action_space, action_space, _same_actions),
+    ):
+        if not fits(recorded, there):
+            raise ConfigError(
+                f"dataset: the {kind} space of {dataset.name} is {recorded}, and that of {env_id} is {there}; name the "
+                "environment that the dataset was recorded in, with the same wrappers"
+            )
 
 
 def _same_actions(one: Space[Any], other: Space[Any]) -> bool:
@@ -194,7 +200,7 @@ def make_offline_replay(
     """Return the transitions of a loaded dataset, scaled and selected as the parameters say."""
     columns = task.columns
     assert columns is not None
-    rewards: dict[str, float] = {}
+    rewards: dict[str, Any] = {}
     if isinstance(params, OfflineValueParams):
         scale = params.reward_scale * _reward_scale(task, params)
         rewards = {"gamma": params.gamma, "reward_scale": scale, "reward_shift": params.reward_shift}
@@ -222,12 +228,12 @@ def _reward_scale(task: DatasetTask, params: OfflineValueParams) -> float:
     return scale
 
 
-def check_same_dataset(task: DatasetTask, checkpoint: Checkpoint) -> None:
+def check_same_dataset(dataset: Dataset, checkpoint: Checkpoint) -> None:
     """Raise an error if the dataset is not the one that the run of a checkpoint has learned from."""
     recorded = recorded_dataset(checkpoint)
-    if recorded is not None and recorded["fingerprint"] != task.dataset.fingerprint:
+    if recorded is not None and recorded["fingerprint"] != dataset.fingerprint:
         raise CheckpointError(
-            f"the dataset {task.dataset.name} in {task.dataset.path} has changed since checkpoint {checkpoint.path} "
+            f"the dataset {dataset.name} in {dataset.path} has changed since checkpoint {checkpoint.path} "
             "was written; restore it, or start a new run from the checkpoint's weights by `axiomrl train --init`"
         )
 

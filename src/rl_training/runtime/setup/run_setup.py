@@ -27,7 +27,8 @@ from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.setup.acceleration import accelerate, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
-from rl_training.runtime.setup.dataset_setup import DatasetTask, check_same_dataset, with_dataset
+from rl_training.runtime.setup.dataset_setup import DatasetTask, check_same_dataset, dataset_record, with_dataset
+from rl_training.runtime.setup.mixed_dataset import open_mixed_dataset
 from rl_training.runtime.setup.restored_state import check_num_envs, read_checked_state
 from rl_training.runtime.setup.size_limits import check_sizes
 from rl_training.runtime.setup.task_setup import TaskSetup, set_up_tasks
@@ -77,6 +78,7 @@ class RunSetup:
             if self.spec.loop != "offline":
                 check_num_envs(resume_point.checkpoint, self.config, self.state["collector"])
         self.tasks = self._set_up_tasks()
+        self.mixed_dataset = open_mixed_dataset(self.config, self.params, self.tasks[0], resume_point)
         check_sizes(
             self.config,
             self.params,
@@ -105,14 +107,15 @@ class RunSetup:
             return set_up_tasks(tasks, self.config, self.params)
         task = DatasetTask(tasks[0], self.config, self.params)
         if self.resume_point is not None:
-            check_same_dataset(task, self.resume_point.checkpoint)
+            check_same_dataset(task.dataset, self.resume_point.checkpoint)
         return [task]
 
     @property
     def dataset(self) -> dict[str, Any] | None:
-        """The record of the dataset for metadata and manifests, None if the run learns in an environment."""
+        """The record of the dataset for metadata and manifests, None if the run has none."""
         task = self.tasks[0]
-        return task.record() if isinstance(task, DatasetTask) else None
+        dataset = task.dataset if isinstance(task, DatasetTask) else self.mixed_dataset
+        return None if dataset is None else dataset_record(dataset)
 
     @property
     def place(self) -> Path:
