@@ -102,7 +102,7 @@ def test_a_check_lists_every_broken_episode(data: Path) -> None:
 def test_a_missing_part_is_named(data: Path, name: str) -> None:
     with h5py.File(data, "a") as file:
         del file[name]
-    _assert_refused("missing|holds 1 episodes")
+    _assert_refused("lacks|holds 1 episodes")
 
 
 def test_what_is_unusual_is_reported_and_read(data: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -350,6 +352,19 @@ def test_a_killed_process_loses_at_most_a_round(cartpole: Path, tmp_path: Path, 
     whole, parts = open_dataset("tests/whole-v0"), open_dataset("tests/parts-v0")
     assert _content(whole) == _content(parts)
     assert [path.name for path in root.iterdir()] == ["tests"]
+
+
+def test_ctrl_c_says_how_to_go_on(cartpole: Path, tmp_path: Path, root: Path) -> None:
+    wanted = ["dataset", "record", "--checkpoint", str(cartpole), "--steps", "1e6", "--name", "tests/some-v0"]
+    child = Launcher(tmp_path / "launcher").start(wanted, "dataset_parts")
+    entries = root / ".recording" / "tests" / "some-v0" / "rounds.json"
+    while not _count(entries):
+        assert child.poll() is None, child.output.read_text()
+        time.sleep(0.002)
+    os.kill(child.pid, signal.SIGINT)
+    assert child.wait() == 130
+    assert "the same command goes on there" in child.output.read_text()
+    assert "Traceback" not in child.output.read_text()
 
 
 def _count(entries: Path) -> int:
