@@ -24,7 +24,7 @@ from rl_training.cli_config import (
 )
 from rl_training.cli_dataset import app as dataset_app
 from rl_training.cli_offline import OfflineRequest, show_offline_evaluation
-from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
+from rl_training.cli_output import Help, Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
 from rl_training.errors import ConfigError
@@ -49,21 +49,12 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _show_help(context: typer.Context, asked: bool) -> None:
-    if asked:
-        print(context.get_help())
-        raise typer.Exit
-
-
-# pydantic would check typer's default --help, and its import doubles the time of `train --help`.
 @app.callback(add_help_option=False)
 def _global_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
-    help: Annotated[
-        bool, typer.Option("--help", callback=_show_help, is_eager=True, help="Show this message.")
-    ] = False,
+    help: Help = False,
 ) -> None:
     pass
 
