@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rl_training.algorithms.evaluation.action_features import ActionFeatures
 from rl_training.data.datasets.columns import DatasetColumns
 from rl_training.experiment.statistics import Interval
-from rl_training.models.action_features import ActionFeatures
 from rl_training.runtime.offline_evaluation.policy_outputs import PolicyOutputs
 
 NEAR = 0.25
