@@ -17,7 +17,7 @@ LEAST_AGREEMENT = 0.05
 """Part of the dataset's actions that must be the policy's."""
 FEWEST_EPISODES = 10
 """Episodes, or effective episodes of importance sampling, that an estimate needs."""
-LARGEST_RESIDUAL = 0.25
+LARGEST_RESIDUAL = 0.05
 """Largest residual of fitted Q evaluation, as a part of the standard deviation of the dataset's values."""
 
 
