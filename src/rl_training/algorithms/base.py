@@ -11,7 +11,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
-from rl_training.data.observations import Observation
+from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.models.encoders import EncoderFactory, make_encoder
 from rl_training.models.layers import global_draws_from
 
@@ -110,6 +110,18 @@ class ActingAlgorithm(Algorithm):
 
 class OnPolicyAlgorithm(ActingAlgorithm):
     """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""
+
+    def act_on_host(
+        self,
+        observation: NumpyObservation,
+        mask: np.ndarray | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the actions of `act`, as stored and as the environment takes them, for arrays in host memory."""
+        legal = None if mask is None else torch.as_tensor(mask, device=self.device)
+        action = self.act(to_tensor(observation, self.device), legal, controls, generator)
+        return action.cpu().numpy(), self.env_action(action)
 
     @abstractmethod
     def values(self, observation: Observation) -> Tensor:

@@ -24,6 +24,8 @@ _KERNELS = {
     "rl_training.algorithms.muzero.MuZero": "rl_training.kernels.muzero",
     "rl_training.algorithms.scalezero.ScaleZero": "rl_training.kernels.scalezero",
 }
+# The same for collectors of rollouts, by the class of the environments: `attach(collector, kernel)`.
+_COLLECTING = {"rl_training.envs.families.vector_cartpole.VectorCartPole": "rl_training.kernels.poles"}
 
 
 @dataclass(frozen=True)
@@ -49,3 +51,17 @@ def attach(algorithm: Any, updates: float | None = None) -> Acceleration:
         except NoKernel as missing:
             return Acceleration(None, str(missing))
     return Acceleration(None, f"{type(algorithm).__qualname__} has no kernel")
+
+
+def attach_collecting(collector: Any) -> Acceleration:
+    """Let the kernel of the environments' class step in for a collector's steps, if it knows both of them."""
+    cls = type(collector.env)
+    module = _COLLECTING.get(f"{cls.__module__}.{cls.__qualname__}")
+    if module is None:
+        return Acceleration(None, f"{cls.__qualname__} has no kernel")
+    kernel = module.rpartition(".")[2]
+    try:
+        importlib.import_module(module).attach(collector, kernel)
+    except NoKernel as missing:
+        return Acceleration(None, str(missing))
+    return Acceleration(kernel, None)

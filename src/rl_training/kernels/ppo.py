@@ -64,8 +64,10 @@ def attach_compiled(algorithm: PPO, kernel: str) -> None:
     compiled = CompiledPPO(algorithm, kernel)
     replace_method(algorithm, "evaluate_actions", compiled.evaluate_actions, compiled.check_evaluation)
     replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)
-    if type(algorithm).act is PPO.act:
+    if requires.is_own(algorithm, PPO, "act"):
         replace_method(algorithm, "act", compiled.act, compiled.check_act)
+        if requires.is_own(algorithm, PPO, "env_action") and type(algorithm).act_on_host is PPO.act_on_host:
+            replace_method(algorithm, "act_on_host", compiled.act_on_host, compiled.check_act_on_host)
 
 
 class PPOGradient:
