@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_training.kernels.requires import NoKernel
+from rl_training.search.compilation import prepare_compiler
 
 # Module with the function `attach(algorithm, kernel, updates)`, by the class that it stands for. Where a kernel does
 # less than it could, the function returns the reason.
@@ -26,6 +27,15 @@ _KERNELS = {
 }
 # The same for collectors of rollouts, by the class of the environments: `attach(collector, kernel)`.
 _COLLECTING = {"rl_training.envs.families.vector_cartpole.VectorCartPole": "rl_training.kernels.poles"}
+# What these import only where code is compiled, since numba takes a third of a second to import.
+_COMPILED = (
+    "rl_training.kernels.compiled_ppo",
+    "rl_training.kernels.compiled.poles",
+    "rl_training.kernels.compiled_dqn",
+    "rl_training.kernels.continuous.compiled_sac",
+    "rl_training.kernels.continuous.compiled_td3",
+    "rl_training.kernels.compiled_muzero",
+)
 
 
 @dataclass(frozen=True)
@@ -65,3 +75,10 @@ def attach_collecting(collector: Any) -> Acceleration:
     except NoKernel as missing:
         return Acceleration(None, str(missing))
     return Acceleration(kernel, None)
+
+
+def prepare_compiled() -> None:
+    """Import all compiled kernels, and make numba ready to call them."""
+    for module in _COMPILED:
+        importlib.import_module(module)
+    prepare_compiler()

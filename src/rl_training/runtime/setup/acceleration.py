@@ -37,6 +37,13 @@ def accelerate_collecting(collector: Any, mode: str) -> str | None:
     return attach_collecting(collector).kernel
 
 
+def prepare_kernels() -> None:
+    """Import what compiled kernels need; processes forked from this one find it ready."""
+    from rl_training.kernels.door import prepare_compiled
+
+    prepare_compiled()
+
+
 def log_acceleration(found: dict[str, str | None]) -> None:
     """Log which kernel accelerates the run, or why none does."""
     if found["kernel"] is not None:
