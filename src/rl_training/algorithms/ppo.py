@@ -224,16 +224,7 @@ class PPO(OnPolicyAlgorithm):
             observation, action, mask = rollout.flat_observation(), rollout.flat_action(), rollout.flat_mask()
             log_prob, flat_value = self._evaluate(observation, action, mask)
             value = flat_value.view(rollout.reward.shape)
-            advantage = generalized_advantage(
-                rollout.reward,
-                value,
-                rollout.final_value,
-                rollout.terminated,
-                rollout.truncated,
-                self.values(rollout.last_observation),
-                gamma=self.params.gamma,
-                gae_lambda=self.params.gae_lambda,
-            )
+            advantage = self.advantages(rollout, value, self.values(rollout.last_observation))
         return PPOBatch(
             observation=observation,
             action=action,
@@ -242,6 +233,19 @@ class PPO(OnPolicyAlgorithm):
             value=flat_value,
             advantage=advantage.flatten(),
             target_value=(advantage + value).flatten(),
+        )
+
+    def advantages(self, rollout: Rollout, value: Tensor, last_value: Tensor) -> Tensor:
+        """Return advantages [num_steps, num_envs], given the values of all observations and of the last ones."""
+        return generalized_advantage(
+            rollout.reward,
+            value,
+            rollout.final_value,
+            rollout.terminated,
+            rollout.truncated,
+            last_value,
+            gamma=self.params.gamma,
+            gae_lambda=self.params.gae_lambda,
         )
 
     def _evaluate(self, observation: Observation, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

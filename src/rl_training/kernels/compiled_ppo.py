@@ -11,7 +11,9 @@ from torch import Tensor
 
 from rl_training.algorithms.ppo import KL_MARGIN, PPO, PPOBatch
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
+from rl_training.data.rollout import Rollout
 from rl_training.kernels.checks import compare
+from rl_training.kernels.compiled import estimates
 from rl_training.kernels.compiled import ppo_epochs as compiled
 from rl_training.kernels.compiled.lanes import LANES
 from rl_training.kernels.compiled.perceptrons import packed_size, trace_size, transposed_size
@@ -33,7 +35,7 @@ _NO_INDICES, _NO_MASK, _NO_NUMBERS = np.empty(0, np.int64), np.empty(0, np.uint8
 
 
 class CompiledPPO:
-    """Takes the place of `act`, `evaluate_actions` and `improve`."""
+    """Takes the place of acting, evaluating and improving."""
 
     def __init__(self, algorithm: PPO, kernel: str) -> None:
         self.algorithm = algorithm
@@ -178,6 +180,38 @@ class CompiledPPO:
         expected, found = reference(observation, action, mask), self.evaluate_actions(observation, action, mask)
         for what, mine, theirs in zip(("log-probabilities", "values"), found, expected, strict=True):
             compare(self.kernel, f"the {what} of this run's first rollout", mine, theirs)
+
+    def state_values(self, observation: Observation) -> Tensor:
+        """Return the critic's values [B]."""
+        return self.outputs(compiled.CRITIC, self._encode(observation)).squeeze(1)
+
+    def check_values(self, reference: Callable[..., Tensor], observation: Observation) -> None:
+        """Compare values."""
+        expected, found = reference(observation), self.state_values(observation)
+        compare(self.kernel, "the first values of this run", found, expected)
+
+    def advantages(self, rollout: Rollout, value: Tensor, last_value: Tensor) -> Tensor:
+        """Return advantages [num_steps, num_envs]."""
+        found = torch.empty_like(rollout.reward)
+        estimates.advantages(
+            rollout.reward.numpy(),
+            value.numpy(),
+            rollout.final_value.numpy(),
+            rollout.terminated.numpy(),
+            rollout.truncated.numpy(),
+            last_value.numpy(),
+            self.algorithm.params.gamma,
+            self.algorithm.params.gae_lambda,
+            found.numpy(),
+        )
+        return found
+
+    def check_advantages(
+        self, reference: Callable[..., Tensor], rollout: Rollout, value: Tensor, last_value: Tensor
+    ) -> None:
+        """Compare advantages."""
+        expected, found = reference(rollout, value, last_value), self.advantages(rollout, value, last_value)
+        compare(self.kernel, "the advantages of this run's first rollout", found, expected)
 
     def improve(
         self, transitions: PPOBatch, controls: Mapping[str, float], generator: torch.Generator
