@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pages.result_tables import heading, repeat_command, score_text, span, versions
 from records import RESULTS, ROOT
-from result_tables import heading, repeat_command, score_text, span, versions
 
 ALGORITHM_PAGES = ROOT / "docs" / "algorithms"
 # Which algorithms each page of `docs/algorithms/` shows.
@@ -315,8 +315,8 @@ def _cases_table(cases: Sequence[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Write every page."""
     from learning_suites import CELLS
-    from render_comparison import write_comparison
-    from render_performance import PAGE, render_performance
+    from pages.render_comparison import write_comparison
+    from pages.render_performance import PAGE, render_performance
 
     for name in PAGES:
         write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))

@@ -7,7 +7,7 @@ import tempfile
 import time
 from functools import partial
 
-from speed_parts import COMMAND_LINE, Effort, Outcome, alternate, quotients
+from speed_cases.speed_parts import COMMAND_LINE, Effort, Outcome, alternate, quotients
 
 JOBS = {"serial": "1", "two jobs": "2"}
 

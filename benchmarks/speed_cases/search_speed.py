@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import lightzero_search
+from peers import lightzero_search
 from records import why_missing
 from rl_training.kernels.search.perceptron_layout import Dense
 from rl_training.kernels.search.perceptron_model import MLPModel
@@ -27,7 +27,7 @@ from rl_training.search.model import ModelOutput
 from rl_training.search.puct import Puct
 from rl_training.search.rule import Rule
 from rl_training.search.search import TreeSearch
-from speed_parts import Effort, Outcome, alternate, quickest, quotients
+from speed_cases.speed_parts import Effort, Outcome, alternate, quickest, quotients
 
 LATENT, ACTIONS, HEAD = 128, 2, 32
 CLOCK = "processor time (against mctx: the clock's)"

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from comparisons import Comparison, Entry
+from pages.comparisons import Comparison, Entry
 from records import OURS
 from rl_training.zoo.page.curves import Line, curve_over_seeds
 from rl_training.zoo.page.palette import STYLES, Style

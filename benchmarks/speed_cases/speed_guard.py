@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from speed_parts import Benchmark, Effort, Outcome
+from speed_cases.speed_parts import Benchmark, Effort, Outcome
 
 TOLERATED_FALL = 0.25
 

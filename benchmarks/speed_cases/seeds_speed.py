@@ -1,6 +1,8 @@
 """Ten seeds of a preset on all cores by one command, beside as many calls of stable-baselines3's `learn` in a row.
 
-    python benchmarks/seeds_speed.py 10 100000 --output measured.json      # the peer's side: seeds, steps
+    PYTHONPATH=benchmarks python benchmarks/speed_cases/seeds_speed.py 10 100000 --output measured.json
+
+measures the peer's side: seeds, steps.
 
 Our time is that of the whole command as one waits for it, start-up and files included; the peer's is that of its calls
 alone, after its imports and a first short training. Neither side evaluates. Every seed trains on one thread.
@@ -16,10 +18,10 @@ import time
 from functools import partial
 from pathlib import Path
 
+from peers.side_process import measure_alone, usable_cores
 from records import SB3, why_missing
 from rl_training import AxiomError, load_config
-from side_process import measure_alone, usable_cores
-from speed_parts import COMMAND_LINE, Effort, Outcome, alternate, quotients
+from speed_cases.speed_parts import COMMAND_LINE, Effort, Outcome, alternate, quotients
 
 PRESET = "ppo-cartpole"
 RATIO = "stable-baselines3, one seed after another"
@@ -74,7 +76,7 @@ def seconds_in_a_row(seeds: int, steps: int) -> float:
     """Train the seeds one after another with stable-baselines3 in this process, and return the clock's seconds."""
     import torch
 
-    from peers import make_peer
+    from peers.stable_baselines3_models import make_peer
 
     torch.set_num_threads(1)
 

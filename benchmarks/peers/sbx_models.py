@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from peer_envs import vector_env
-from peers import replay_settings, scheduled
+from peers.peer_envs import vector_env
+from peers.same_settings import PLAIN_DQN, PLAIN_SAC, linear, refuse
+from peers.stable_baselines3_models import replay_settings, scheduled
 from rl_training.experiment.config import TrainConfig, algorithm_params
-from same_settings import PLAIN_DQN, PLAIN_SAC, linear, refuse
 
 _NAME = "SBX"
 

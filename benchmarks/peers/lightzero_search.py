@@ -28,7 +28,10 @@ FOLDER = PEERS / "lightzero"
 def why_missing() -> str | None:
     """Return why LightZero cannot search here, or None where it can."""
     if not FOLDER.is_dir():
-        return "LightZero is not installed in build/lightzero: see benchmarks/lightzero_search.py for how to install it"
+        return (
+            "LightZero is not installed in build/lightzero: see benchmarks/peers/lightzero_search.py for how to "
+            "install it"
+        )
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))  # last: what both sides need is ours
     try:

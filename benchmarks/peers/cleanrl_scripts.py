@@ -21,12 +21,12 @@ from typing import Any
 
 import psutil
 
+from peers.same_settings import PLAIN_DQN, PLAIN_SAC, linear, linear_to_the_end, refuse
 from records import PEERS
 from rl_training.experiment.config import TrainConfig, algorithm_params
-from same_settings import PLAIN_DQN, PLAIN_SAC, linear, linear_to_the_end, refuse
 
 FOLDER, SAC_FOLDER = PEERS / "cleanrl", PEERS / "cleanrl-sac"
-INSTALL = "see benchmarks/cleanrl_scripts.py for how to install it"
+INSTALL = "see benchmarks/peers/cleanrl_scripts.py for how to install it"
 _NAME = "CleanRL"
 SCRIPTS = {"ppo": "ppo.py", "dqn": "dqn.py", "sac": "sac_continuous_action.py"}
 _STEPS_PER_LINE = 100  # of the scripts that have a replay

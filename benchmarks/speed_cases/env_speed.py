@@ -24,7 +24,7 @@ from rl_training.envs.lookup import find_spec
 from rl_training.envs.make import check_environment, make_vector_env
 from rl_training.experiment.configuration.env_params import EnvParams
 from rl_training.experiment.machine import usable_cores
-from speed_parts import Effort, Outcome, alternate, quickest, quotients
+from speed_cases.speed_parts import Effort, Outcome, alternate, quickest, quotients
 
 CLOCKS = "processor time (local_async, EnvPool: the clock's)"
 PROCESSOR, CLOCK = time.thread_time, time.perf_counter

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from peers import make_peer
+from peers.stable_baselines3_models import make_peer
 from records import OURS, SB3, why_missing
 from rl_training.experiment.checkpoints import verify_checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -25,8 +25,8 @@ from rl_training.experiment.storage.state_files import read_state
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.run_utils import save_training_checkpoint
 from rl_training.runtime.workflows import train
-from speed_parts import Effort, Outcome, alternate, quickest, quotients
-from training_cases import CASES
+from speed_cases.speed_parts import Effort, Outcome, alternate, quickest, quotients
+from speed_cases.training_cases import CASES
 
 ALGORITHMS = ("ppo", "dqn")
 

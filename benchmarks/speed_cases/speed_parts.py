@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import older_checkout
+from peers import older_checkout
 from records import origin
 
 COMMAND_LINE = (sys.executable, "-c", "import sys; from rl_training.cli import main; sys.exit(main())")

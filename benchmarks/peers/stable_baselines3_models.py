@@ -12,12 +12,12 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from clock import Clock
-from peer_envs import vector_env
+from peers.clock import Clock
+from peers.peer_envs import vector_env
+from peers.same_settings import PLAIN_DQN, PLAIN_SAC, linear, linear_to_the_end, refuse
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.setup.streams import derive_seeds
-from same_settings import PLAIN_DQN, PLAIN_SAC, linear, linear_to_the_end, refuse
 
 _NAME = "stable-baselines3"
 _ACTIVATIONS = {

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rl_training.data.samplers import PrioritizedSampler
-from speed_parts import Effort, Outcome, alternate, quotients
+from speed_cases.speed_parts import Effort, Outcome, alternate, quotients
 
 CAPACITY = 1_000_000
 BATCH = 256

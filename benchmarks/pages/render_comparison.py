@@ -10,7 +10,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from comparisons import (
+from learning import EVALUATION_EPISODES
+from learning_suites import SEEDS, Cell
+from pages.comparisons import (
     ALGORITHM_NAMES,
     SIDE_NAMES,
     Comparison,
@@ -19,9 +21,7 @@ from comparisons import (
     environments,
     read_comparisons,
 )
-from learning import EVALUATION_EPISODES
-from learning_suites import SEEDS, Cell
-from result_tables import heading, machine, package_versions, repeat_command, row, score_text, span
+from pages.result_tables import heading, machine, package_versions, repeat_command, row, score_text, span
 
 PAGE, PLOTS = "results.md", "plots"
 SOURCES = "../benchmarks/results"
@@ -79,7 +79,7 @@ Every file holds each seed's score, steps and times, the complete configuration,
 
 def write_comparison(cells: Sequence[Cell], results: Path, docs: Path) -> None:
     """Write the page and a picture for every environment that has results."""
-    from result_plots import write_plot
+    from pages.result_plots import write_plot
 
     comparisons = read_comparisons(cells, results)
     (docs / PAGE).write_text(render_comparison(comparisons), encoding="utf-8")

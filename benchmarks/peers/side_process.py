@@ -19,6 +19,7 @@ ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
 """Variables of the environment that keep libraries on one thread."""
+_BENCHMARKS = Path(__file__).resolve().parents[1]
 
 
 def measure_alone(
@@ -55,7 +56,7 @@ def environment(given: Mapping[str, str], *, one_thread: bool, source: Path | No
     package = Path(rl_training.__file__).parents[1] if source is None else source.resolve() / "src"
     # Absolute, because a side may run in another folder.
     others = [str(Path(path).resolve()) for path in given.get("PYTHONPATH", "").split(os.pathsep) if path]
-    variables["PYTHONPATH"] = os.pathsep.join([str(package), *others])
+    variables["PYTHONPATH"] = os.pathsep.join([str(package), str(_BENCHMARKS), *others])
     return variables
 
 

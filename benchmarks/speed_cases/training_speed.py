@@ -15,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cleanrl_scripts
-import older_checkout
+from peers import cleanrl_scripts, older_checkout
+from peers.side_process import measure_alone
 from records import SB3, why_missing
-from side_process import measure_alone
-from speed_parts import Effort, Outcome, alternate
-from training_cases import BEFORE, CASES, CLEANRL, SBX, Case, Ratio, Side
+from speed_cases.speed_parts import Effort, Outcome, alternate
+from speed_cases.training_cases import BEFORE, CASES, CLEANRL, SBX, Case, Ratio, Side
 
 _SCRIPT = Path(__file__).with_name("training_side.py")
 _PROCESSOR, _CLOCK = "steps_per_second", "steps_per_second_of_the_clock"

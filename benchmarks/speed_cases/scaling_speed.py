@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from peers import make_peer
+from peers.stable_baselines3_models import make_peer
 from records import OURS, SB3, why_missing
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.configuration.config_files import load_config
-from speed_parts import Effort, Outcome, alternate, quotients
-from training_side import Marks, train_ours, train_peer
+from speed_cases.speed_parts import Effort, Outcome, alternate, quotients
+from speed_cases.training_side import Marks, train_ours, train_peer
 
 AXES = {"width": (64, 128, 256, 512), "environments": (1, 4, 16, 64), "replay": (10_000, 100_000, 1_000_000)}
 ROLLOUT = 1_024

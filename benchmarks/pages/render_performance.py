@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from result_tables import heading, row, versions
-from speed_parts import spread, spread_words
-from speed_targets import ROUNDS, TARGETS
+from pages.result_tables import heading, row, versions
+from speed_cases.speed_parts import spread, spread_words
+from speed_cases.speed_targets import ROUNDS, TARGETS
 
 PAGE = "performance.md"
 _AXES = {"width": "width of both hidden layers", "environments": "environments", "replay": "transitions in the replay"}

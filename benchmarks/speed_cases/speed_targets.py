@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training_cases import BEST_THREADS
+from speed_cases.training_cases import BEST_THREADS
 
 ROUNDS = 5
 _SB3, _SBX = "stable-baselines3", "SBX"

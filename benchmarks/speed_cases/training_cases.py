@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from peers.side_process import usable_cores
 from records import OURS, SB3
 from rl_training import TrainConfig, load_config
-from side_process import usable_cores
-from speed_parts import Effort
+from speed_cases.speed_parts import Effort
 
 SBX, CLEANRL, BEFORE = "sbx", "cleanrl", "before"
 """Who trains, beside ours and stable-baselines3; `BEFORE` is an older checkout of this package."""

@@ -1,6 +1,8 @@
 """One side's training, measured from the end of the updates that compile: the script of a process of its own.
 
-    python benchmarks/training_side.py ppo sbx 1 --output measured.json      # case, side, seed
+    PYTHONPATH=benchmarks python benchmarks/speed_cases/training_side.py ppo sbx 1 --output measured.json
+
+measures a case, a side and a seed.
 
 Ours trains as a user's would: files, metrics and checkpoints included. What is imported of this package are its stable
 names, so that the script also trains with an older checkout (`PYTHONPATH`).
@@ -19,8 +21,8 @@ from typing import Any
 
 from records import OURS
 from rl_training import Callback, TrainConfig, TrainingEvent, evaluate, train
-from speed_parts import Effort
-from training_cases import BEFORE, CASES, SBX, Case, Side
+from speed_cases.speed_parts import Effort
+from speed_cases.training_cases import BEFORE, CASES, SBX, Case, Side
 
 
 @dataclass
@@ -128,12 +130,12 @@ def _maker(side: Side) -> Any:
     if side.who == SBX:
         import sbx  # noqa: F401 - its import is no part of what is measured
 
-        from sbx_peers import make_sbx
+        from peers.sbx_models import make_sbx
 
         return make_sbx
     import stable_baselines3  # noqa: F401
 
-    from peers import make_peer
+    from peers.stable_baselines3_models import make_peer
 
     return make_peer
 

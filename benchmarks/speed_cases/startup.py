@@ -7,7 +7,7 @@ import subprocess
 import sys
 from functools import partial
 
-from speed_parts import COMMAND_LINE, Effort, Outcome, alternate, quotients
+from speed_cases.speed_parts import COMMAND_LINE, Effort, Outcome, alternate, quotients
 
 PEER = "import torch"
 
