@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.base import HostAction
 from rl_training.algorithms.ppo import KL_MARGIN, PPO, PPOBatch
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.data.rollout import Rollout
@@ -88,10 +89,10 @@ class CompiledPPO:
         mask: np.ndarray | None,
         controls: Mapping[str, float],
         generator: torch.Generator,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> HostAction:
         """Return sampled actions as they are stored and as the environment takes them."""
         action = self._sample(self._host_features(observation), mask, generator)
-        return action, action if self._same_for_env else self.model.env_action(torch.from_numpy(action))
+        return HostAction(action, action if self._same_for_env else self.model.env_action(torch.from_numpy(action)))
 
     def _host_features(self, observation: NumpyObservation) -> np.ndarray:
         """Return what the encoder makes of observations, [B * inputs]."""

@@ -22,6 +22,7 @@ from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import EnvironmentFailure, NonFiniteError
+from rl_training.runtime.setup.restored_state import check_stored_actions
 from rl_training.runtime.setup.streams import derive_seeds
 
 
@@ -151,10 +152,19 @@ class RolloutCollector(EnvironmentDriver):
 
     def take_steps(self, controls: Mapping[str, float], on_step: Callable[[StepBatch], None]) -> None:
         """Take a step of every environment; a kernel may take all steps that the rollout lacks."""
-        action, env_action = self.actor.act_on_host(self._observation, self._mask, controls, self.generator)
-        storage = self.allocated(action)
-        step = self._step_env(env_action)
-        storage.add(self._observation, action, self._mask, step.reward, step.terminated, step.truncated)
+        chosen = self.actor.act_on_host(self._observation, self._mask, controls, self.generator)
+        storage = self.allocated(chosen.action)
+        step = self._step_env(chosen.env_action)
+        storage.add(
+            self._observation,
+            chosen.action,
+            self._mask,
+            step.reward,
+            step.terminated,
+            step.truncated,
+            chosen.log_prob,
+            chosen.value,
+        )
         self.follow(step)
         on_step(step)
 
@@ -186,6 +196,7 @@ class RolloutCollector(EnvironmentDriver):
         """Restore a saved state; environments that could not be saved restart with seeds derived from `step`."""
         rollout = state["rollout"]
         if rollout is not None:
+            check_stored_actions(rollout["action"], self.env.num_envs, self.env.action_space)
             self.storage = None
             self.allocated(rollout["action"][0]).load_state_dict(rollout)
         if not self._load_env_state(state, step=step):
