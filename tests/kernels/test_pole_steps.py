@@ -107,7 +107,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_same_as_one_that_was_not(
         return task_config("cartpole_vector", tmp_path / name, torch_threads=1)
 
     whole = train(config("whole")).run_dir
-    assert read_metadata(whole)["acceleration"] == {"kernel": "ppo", "reason": None, "collecting": "poles"}
+    assert read_metadata(whole)["acceleration"] == {"kernel": "ppo, poles", "reason": None}
     assert_same_run(whole, train_with_stops(config("stopped"), [3, 2, 2]))
 
 

@@ -139,7 +139,7 @@ class RunSetup:
         """Attach the kernel that knows a collector of rollouts, if there is one."""
         kernel = accelerate_collecting(collector, self.config.acceleration)
         if kernel is not None:
-            self.acceleration["collecting"] = kernel
+            self.acceleration["kernel"] = f"{self.acceleration['kernel']}, {kernel}"
             logger.info("acceleration: the kernel `%s` collects", kernel)
 
     def lineage(self) -> dict[str, Any] | None:
