@@ -13,6 +13,7 @@ import tensorboard.compat.proto.summary_pb2
 import tensorboard.summary.writer.event_file_writer  # noqa: F401
 
 import rl_training.runtime.off_policy
+import rl_training.runtime.offline
 import rl_training.runtime.on_policy
 import rl_training.runtime.planning  # noqa: F401
 from rl_training.runtime.setup.acceleration import prepare_kernels
