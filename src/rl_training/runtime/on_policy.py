@@ -27,6 +27,7 @@ def train_on_policy(
             device=session.device,
             generator=session.streams["policy"],
         )
+        session.setup.accelerate_collecting(collector)
         session.start(algorithm, collector)
         while not session.done:
             _train_step(session, algorithm, collector)
