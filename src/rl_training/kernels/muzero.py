@@ -33,7 +33,8 @@ def attach(algorithm: MuZero, kernel: str, updates: float | None) -> None:
     requires.own_formula(algorithm, MuZero, "make_model")
     requires.that(algorithm.device.type == "cpu", "the search is compiled for the CPU only")
     attach_model(algorithm, "model", algorithm.optimizer.values, kernel)
-    attach_model(algorithm, "target_model", algorithm.target_values, kernel)
+    # Reanalysis returns to the same positions while the target network stays the same.
+    attach_model(algorithm, "target_model", algorithm.target_values, kernel, remembers=True)
     try:
         attach_gradient(algorithm, kernel, updates)
     except requires.NoKernel as missing:
@@ -62,24 +63,28 @@ def attach_gradient(algorithm: MuZero, kernel: str, updates: float | None) -> No
     replace_method(algorithm, "gradient", compiled.gradient, compiled.check)
 
 
-def attach_model(algorithm: MuZero, name: str, values: Tensor, kernel: str) -> None:
+def attach_model(algorithm: MuZero, name: str, values: Tensor, kernel: str, *, remembers: bool = False) -> None:
     """Put the compiled form of a model in its place, checked by its first search."""
     model = requires.exact(getattr(algorithm, name), PrefixModel if algorithm.params.value_prefix else NetworkModel)
     network = requires.exact(model.network, PlanningNetwork)
+    requires.exact(network.representation, Block)
     requires.exact(network.dynamics, Block)
     if network.prefix is not None:
         requires.exact(network.prefix, ValuePrefix)
-    compiled = compiled_model(model, Watch(values, network).changed)
+    compiled = compiled_model(model, Watch(values, network).changed, remembers=remembers)
     use_compiled = partial(setattr, algorithm, name, compiled)
     checked = CheckedModel(compiled, model, kernel, compile_copy=compiled_model, passed=use_compiled)
     setattr(algorithm, name, checked)
 
 
-def compiled_model(model: NetworkModel, changed: Callable[[], bool] = lambda: False) -> MLPModel:
+def compiled_model(
+    model: NetworkModel, changed: Callable[[], bool] = lambda: False, *, remembers: bool = False
+) -> MLPModel:
     """Return a model in the form that is simulated as a whole in compiled code."""
     network = model.network
     return MLPModel(
-        network.represent,
+        network.encoder,
+        representation=_layers(network.representation),
         action_rows=network.action_rows,
         dynamics=_layers(network.dynamics),
         reward=[_dense(network.reward[0], "relu"), _dense(network.reward[2])],
@@ -91,6 +96,7 @@ def compiled_model(model: NetworkModel, changed: Callable[[], bool] = lambda: Fa
         residual=True,
         rescale=True,
         changed=changed,
+        remembers=remembers,
     )
 
 
