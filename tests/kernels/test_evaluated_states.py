@@ -10,6 +10,7 @@ import torch
 
 from planning_parts import CONTROLS, generator, make_algorithm, make_network, randomize
 from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
+from rl_training.kernels.checks import KernelMismatch
 from rl_training.kernels.door import attach
 from rl_training.kernels.muzero import compiled_model
 from rl_training.kernels.search import evaluated_states
@@ -93,3 +94,25 @@ def test_only_reanalysis_remembers_states() -> None:
     algorithm.target_values.add_(0.1)
     algorithm.search_again(POSITIONS[:3], **settings)
     assert evaluated(algorithm.target_model) <= 3 * 9, "the target network's weights changed"
+
+
+def test_returns_are_bootstrapped_by_the_compiled_target_network() -> None:
+    algorithm: Any = make_algorithm(value_prefix=True, value_prefix_horizon=2)
+    expected = algorithm.target_network.values(POSITIONS).detach()
+    assert attach(algorithm).kernel == "muzero"
+    network = algorithm.batches.network
+    np.testing.assert_allclose(network.values(POSITIONS), expected, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        algorithm.target_values.mul_(0.9)
+    changed = algorithm.target_network.values(POSITIONS).detach()
+    np.testing.assert_allclose(network.values(POSITIONS), changed, rtol=1e-4, atol=1e-4)
+    assert (changed - expected).abs().max() > 1e-2
+
+
+def test_a_network_with_other_values_does_not_pass_the_first_bootstrap() -> None:
+    algorithm: Any = make_algorithm()
+    assert attach(algorithm).kernel == "muzero"
+    original = algorithm.target_network.values
+    algorithm.target_network.values = lambda observation: original(observation) + 1.0
+    with pytest.raises(KernelMismatch, match="first returns"):
+        algorithm.batches.network.values(POSITIONS)
