@@ -152,6 +152,24 @@ class Layout:
         self.columns += count * padded(width)
         return place
 
+    def sources(self) -> tuple[list[Tensor], np.ndarray]:
+        """Return the parameters, and for each weight where its number lies when they stand one after the other.
+
+        At 0 lies the zero that pads layers; the parameters begin behind it.
+        """
+        found, begin = np.zeros(self.size, np.int64), 1
+        for offset, tensors, pack in self.tensors:
+            counts = [tensor.numel() for tensor in tensors]
+            ends = begin + np.cumsum(counts)
+            parts = [
+                np.arange(end - count, end).reshape(tensor.shape)
+                for tensor, count, end in zip(tensors, counts, ends, strict=True)
+            ]
+            places = pack(np.concatenate(parts)).ravel()
+            found[offset : offset + len(places)] = places
+            begin = int(ends[-1])
+        return [tensor for _, tensors, _ in self.tensors for tensor in tensors], found
+
     @property
     def latest(self) -> int:
         """The number of the layer added last."""
@@ -197,13 +215,13 @@ def tiled(weight: np.ndarray) -> np.ndarray:
     """Return a weight [outputs, inputs] as [outputs / TILE, inputs, TILE], zeros behind the last output."""
     outputs, inputs = weight.shape
     if outputs % TILE:
-        weight = np.concatenate((weight, np.zeros((-outputs % TILE, inputs), np.float32)))
+        weight = np.concatenate((weight, np.zeros((-outputs % TILE, inputs), weight.dtype)))
     return weight.reshape(-1, TILE, inputs).transpose(0, 2, 1)
 
 
 def _padded_gates(values: np.ndarray) -> np.ndarray:
     """Return weights or biases of four gates [4 * size, ...] as [4 * padded size, ...], zeros behind each."""
     size = len(values) // 4
-    room = np.zeros((4, padded(size), *values.shape[1:]), np.float32)
+    room = np.zeros((4, padded(size), *values.shape[1:]), values.dtype)
     room[:, :size] = values.reshape(4, size, *values.shape[1:])
     return room.reshape(4 * padded(size), *values.shape[1:])

@@ -23,8 +23,9 @@ from rl_training.kernels.search.perceptron_layout import (
 )
 from rl_training.search.model import ModelOutput
 from rl_training.search.rule import Rule
-from rl_training.search.tree import Buffers, Leaves, Tree, make_leaves
+from rl_training.search.tree import Buffers, Leaves, Tree
 
+_ZERO = np.zeros(1, np.float32)
 ROWS_TOGETHER = 48
 """Trees are searched so many at a time: what the layers put out for them fits the processor's cache."""
 
@@ -106,12 +107,11 @@ class MLPModel:
             layers=np.array(layout.layers, LAYER),
             weights=np.zeros(layout.size, np.float32),
         )
-        self._tensors = layout.tensors
+        self._tensors, self._sources = layout.sources()
         self._buffers = Buffers()
         self._memory = StateMemory(self.packed, remembers=remembers)
         rows = np.zeros(ROWS_TOGETHER, np.int64)
         self._scratch = Scratch(np.zeros(ROWS_TOGETHER * layout.columns, np.float32), rows, rows.copy())
-        self._roots = make_leaves(0, 0)
         self.keeps_embeddings = False
         """Whether `embeddings` can be read after a search; without, the memory of a few trees is used again."""
         self._places = np.empty((0, 0), np.int64)
@@ -119,10 +119,8 @@ class MLPModel:
 
     def refresh(self) -> None:
         """Copy the current parameters into the flat array."""
-        for offset, tensors, pack in self._tensors:
-            parts = [tensor.detach().cpu().numpy() for tensor in tensors]
-            values = pack(np.concatenate(parts) if len(parts) > 1 else parts[0])
-            self.packed.weights[offset : offset + values.size] = values.ravel()
+        given = [_ZERO, *(tensor.detach().cpu().numpy().ravel() for tensor in self._tensors)]
+        np.take(np.concatenate(given), self._sources, out=self.packed.weights, mode="clip")
         self._memory.forget()
 
     def initial(self, observation: Any) -> ModelOutput:
@@ -133,16 +131,16 @@ class MLPModel:
             self.refresh()
         given = self.represent(observation)
         inputs = np.ascontiguousarray(given.float().cpu().numpy())
-        rows = len(inputs)
-        if rows != len(self._roots.values):
-            self._roots = make_leaves(rows, self.packed.actions)
+        rows, actions = len(inputs), self.packed.actions
         latents = np.empty((rows, self.latent_size), np.float32) if self.packed.represented else inputs
-        predict_mlp(self.packed, inputs, latents, self._roots, self._scratch, _together(rows))
+        values, logits = np.empty(rows, np.float32), np.empty(rows * actions, np.float32)
+        predict_mlp(self.packed, inputs, latents, values, logits, self._scratch, _together(rows))
+        nothing = torch.zeros(rows)
         return ModelOutput(
-            prior_logits=torch.from_numpy(self._roots.logits.copy()),
-            value=torch.from_numpy(self._roots.values.copy()),
-            reward=torch.from_numpy(self._roots.rewards),
-            discount=torch.from_numpy(self._roots.discounts),
+            prior_logits=torch.from_numpy(logits.reshape(rows, actions)),
+            value=torch.from_numpy(values),
+            reward=nothing,
+            discount=nothing,
             embedding=torch.from_numpy(latents),
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 from rl_training.kernels.compiled.lanes import LANES, load, store
 from rl_training.kernels.search.evaluated_states import States, root_state, state_after
 from rl_training.kernels.search.network_outputs import expectation, step_cell
-from rl_training.kernels.search.perceptron_layout import PackedMLP, Scratch
+from rl_training.kernels.search.perceptron_layout import IDENTITY, PackedMLP, Scratch
 from rl_training.kernels.search.products import multiply
 from rl_training.kernels.search.row_functions import activate, add_row, normalize, rescale
 from rl_training.search.compilation import compiled, part
@@ -53,16 +53,21 @@ def run_layers(network: PackedMLP, first: int, last: int, rows: int, going: int,
             step_cells(network, rows, activations)
             continue
         product(layer, rows, rows, weights, activations)
+        # Compiled code would read a record again after every number that it writes.
+        target, norm, activation, added = layer.target * rows, layer.norm, layer.activation, layer.action_rows
+        residual, scaled = layer.residual != 0, layer.rescale != 0
+        if activation == IDENTITY and norm < 0 and added < 0 and not residual and not scaled:
+            continue
         for row in range(rows):
-            start = layer.target * rows + row * outputs
-            if layer.action_rows >= 0:
-                add_row(activations, start, weights, layer.action_rows + scratch.actions[row] * width, width)
-            if layer.norm >= 0:
-                normalize(activations, start, width, weights, layer.norm, layer.norm + width)
-            activate(activations, start, width, layer.activation)
-            if layer.residual:
+            start = target + row * outputs
+            if added >= 0:
+                add_row(activations, start, weights, added + scratch.actions[row] * width, width)
+            if norm >= 0:
+                normalize(activations, start, width, weights, norm, norm + width)
+            activate(activations, start, width, activation)
+            if residual:
                 add_row(activations, start, activations, row * network.latent_stride, width)
-            if layer.rescale:
+            if scaled:
                 rescale(activations, start, width)
 
 
@@ -92,7 +97,7 @@ def copy_row(source: np.ndarray, at: int, target: np.ndarray, to: int, width: in
 
 @part()
 def read_policy(network: PackedMLP, activations: np.ndarray, row: int, rows: int, logits: np.ndarray, to: int) -> None:
-    """Write a row's policy logits, before its value is read: that overwrites what stands behind the value's."""
+    """Write a row's policy logits."""
     policy = network.layers[network.policy]
     start = policy.target * rows + row * policy.outputs + network.policy_from
     for index in range(network.actions):
@@ -111,16 +116,21 @@ def read_scalar(network: PackedMLP, index: int, width: int, activations: np.ndar
 
 @compiled
 def predict_mlp(
-    network: PackedMLP, features: np.ndarray, latents: np.ndarray, leaves: Leaves, scratch: Scratch, together: int
+    network: PackedMLP,
+    features: np.ndarray,
+    latents: np.ndarray,
+    values: np.ndarray,
+    logits: np.ndarray,
+    scratch: Scratch,
+    together: int,
 ) -> None:
-    """Write the latents [B, latent] of features [B, ...], and their values and policies, so many rows at a time.
+    """Write the latents [B, latent] of features [B, ...], their values [B] and policies [B * A].
 
-    Where the network does not represent observations, the latents are given.
+    So many rows are taken at a time. Where the network does not represent observations, the latents are given.
     """
     layer, activations = network.layers[network.latent], scratch.activations
-    batch, logits = len(latents), leaves.logits.reshape(-1)
-    for first in range(0, batch, together):
-        rows = min(batch - first, together)
+    for first in range(0, len(latents), together):
+        rows = min(len(latents) - first, together)
         if network.represented > 0:
             encode(network, features, latents, first, rows, scratch)
         for row in range(rows):
@@ -130,7 +140,7 @@ def predict_mlp(
         run_layers(network, network.latent + 1, network.policy + 1, rows, 0, scratch)
         for row in range(rows):
             read_policy(network, activations, row, rows, logits, (first + row) * network.actions)
-            leaves.values[first + row] = read_scalar(network, network.value, network.atoms, activations, row, rows)
+            values[first + row] = read_scalar(network, network.value, network.atoms, activations, row, rows)
 
 
 @part()
