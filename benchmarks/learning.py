@@ -25,8 +25,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from clock import Clock
 from learning_suites import ACCELERATION, CELLS, QUICK, Cell
+from peers.clock import Clock
 from records import OURS, RESULTS, SB3, machine, versions, why_missing
 from rl_training.envs.workers.processes import fresh_processes
 from rl_training.experiment.config import TrainConfig
@@ -69,7 +69,7 @@ class Job:
         if self.side == OURS:
             row = train_ours(config, self.episodes)
         else:
-            from peers import train_peer
+            from peers.stable_baselines3_models import train_peer
 
             row = train_peer(config, derive_seeds(self.seed, "evaluation", "command", count=self.episodes))
         return {"seed": self.seed, **row}
@@ -94,7 +94,7 @@ class Job:
     def lacks(self) -> list[str]:
         """Return which packages are missing to train, and how to get them."""
         needs = [SB3] if self.side == SB3 else []
-        if "box2d" in str(gym.spec(self.config().env_id).entry_point):
+        if "box2d" in str(gym.spec(self.config().task_name).entry_point):
             needs.append("Box2D")
         return [reason for reason in map(why_missing, needs) if reason is not None]
 

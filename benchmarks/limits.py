@@ -25,12 +25,12 @@ from typing import Any
 
 import torch
 
-import older_checkout
+from peers import older_checkout
+from peers.side_process import environment, one_core
 from records import RESULTS, origin
 from rl_training.experiment.runs import METRICS
 from rl_training.experiment.storage.files import write_json_atomically
-from side_process import environment, one_core
-from speed_parts import COMMAND_LINE, Effort, alternate, quickest
+from speed_cases.speed_parts import COMMAND_LINE, Effort, alternate, quickest
 
 
 @dataclass(frozen=True)

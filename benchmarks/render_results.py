@@ -14,20 +14,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pages.result_tables import heading, repeat_command, score_text, span, versions
 from records import RESULTS, ROOT
-from result_tables import heading, repeat_command, score_text, span, versions
 
 ALGORITHM_PAGES = ROOT / "docs" / "algorithms"
 # Which algorithms each page of `docs/algorithms/` shows.
 PAGES = {
+    "bc": ("bc",),
+    "cql": ("cql", "discrete_cql"),
     "dqn": ("dqn", "double_dqn", "c51", "qr_dqn", "rainbow"),
     "efficientzero": ("efficientzero",),
     "gumbel_muzero": ("gumbel_muzero",),
+    "iql": ("iql",),
     "muzero": ("muzero",),
     "ppo": ("ppo", "a2c"),
     "sac": ("sac", "tqc", "crossq", "discrete_sac"),
     "scalezero": ("scalezero",),
     "td3": ("td3", "ddpg"),
+    "td3_bc": ("td3_bc", "rebrac"),
 }
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 _WHAT_VARIANTS_ARE = {
@@ -315,8 +319,8 @@ def _cases_table(cases: Sequence[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Write every page."""
     from learning_suites import CELLS
-    from render_comparison import write_comparison
-    from render_performance import PAGE, render_performance
+    from pages.render_comparison import write_comparison
+    from pages.render_performance import PAGE, render_performance
 
     for name in PAGES:
         write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))

@@ -9,8 +9,8 @@
 The sides of a benchmark alternate, with equal settings and one thread unless a ratio says otherwise; a ratio above 1
 means that this package is faster, and of every ratio a higher one is better. stable-baselines3, SBX and mctx come with
 the extra `bench`, EnvPool with `pip install envpool`. CleanRL's and LightZero's requirements contradict ours, so they
-live in folders of their own: `cleanrl_scripts.py` and `lightzero_search.py` say how to install them. The older checkout
-is `build/before` unless `--before` names another. A peer that is not there is said to be missing.
+live in folders of their own: `peers/cleanrl_scripts.py` and `peers/lightzero_search.py` say how to install them. The
+older checkout is `build/before` unless `--before` names another. A peer that is not there is said to be missing.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import checkpoint_speed
-import env_speed
-import scaling_speed
-import search_speed
-import seeds_speed
-import startup
-import sum_tree
-import sweep_speed
-import training_speed
 from records import RESULTS
 from rl_training.experiment.storage.files import write_json_atomically
-from speed_guard import check
-from speed_parts import Benchmark, Effort, Outcome, spread, spread_words, summary
-from training_cases import CASES
+from speed_cases import (
+    checkpoint_speed,
+    env_speed,
+    scaling_speed,
+    search_speed,
+    seeds_speed,
+    startup,
+    sum_tree,
+    sweep_speed,
+    training_speed,
+)
+from speed_cases.speed_guard import check
+from speed_cases.speed_parts import Benchmark, Effort, Outcome, spread, spread_words, summary
+from speed_cases.training_cases import CASES
 
 BENCHMARKS = {
     benchmark.name: benchmark

@@ -28,7 +28,7 @@ pytest.importorskip("stable_baselines3")
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
-from peers import make_peer
+from peers.stable_baselines3_models import make_peer
 
 ROWS, UPDATES, RATE = 32, 20, 1e-3
 

@@ -22,7 +22,7 @@ def job(cell: Any, side: str = "ours", seed: int = 1) -> Any:
 
 def model(preset: str, *changes: str) -> Any:
     pytest.importorskip("stable_baselines3")
-    from peers import make_peer
+    from peers.stable_baselines3_models import make_peer
 
     return make_peer(job(Cell(preset, changes)).config())
 
@@ -110,7 +110,7 @@ def test_what_the_peer_lacks_is_refused(preset: str, changes: tuple[str, ...], p
 def test_every_comparison_of_the_suite_can_be_made() -> None:
     pytest.importorskip("stable_baselines3")
     pytest.importorskip("Box2D")
-    from peers import make_peer
+    from peers.stable_baselines3_models import make_peer
 
     for cell in (*CELLS, *QUICK, *ACCELERATION):
         config = job(cell).config()

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import limits
-import render_performance
-import result_tables
 from docs_pages import ROOT, marked_section
+from pages import render_performance, result_tables
 from records import RESULTS, processor_model
 from render_results import render_results
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from comparisons import Comparison, environments, read_comparisons
 from docs_pages import ROOT, read_page
 from learning import EVALUATION_EPISODES, Job, result_path
 from learning_suites import CELLS, Cell
+from pages.comparisons import Comparison, environments, read_comparisons
+from pages.render_comparison import plot_path, render_comparison, write_comparison
 from records import OURS, RESULTS, SB3
-from render_comparison import plot_path, render_comparison, write_comparison
 from rl_training.runtime.run_utils import serialize_train_config
 
 DOCS = ROOT / "docs"
@@ -173,7 +173,7 @@ def test_the_same_results_give_the_same_picture_and_others_another(tmp_path: Pat
 
 @needs_matplotlib
 def test_a_picture_shows_curves_with_bands_and_every_seed(tmp_path: Path) -> None:
-    from result_plots import draw
+    from pages.result_plots import draw
 
     store(tmp_path, PPO, OURS, [100.0, 200.0, 300.0])
     store(tmp_path, PPO, SB3, [150.0, 160.0])
@@ -191,7 +191,7 @@ def test_a_picture_shows_curves_with_bands_and_every_seed(tmp_path: Path) -> Non
 
 @needs_matplotlib
 def test_the_legend_says_how_many_seeds_have_curves(tmp_path: Path) -> None:
-    from result_plots import draw
+    from pages.result_plots import draw
 
     store(tmp_path, PPO, OURS, [100.0, 200.0])
     path = result_path(PPO, OURS, tmp_path)
@@ -205,7 +205,7 @@ def test_the_legend_says_how_many_seeds_have_curves(tmp_path: Path) -> None:
 
 @needs_matplotlib
 def test_algorithms_look_different_on_every_environment(tmp_path: Path) -> None:
-    from result_plots import style_of
+    from pages.result_plots import style_of
 
     for found in environments(read_comparisons(CELLS, tmp_path)).values():
         styles = [style_of(comparison.algo) for comparison in found]
@@ -228,7 +228,7 @@ def test_the_page_is_what_the_stored_results_say() -> None:
 
 @needs_matplotlib
 def test_the_pictures_are_those_of_the_stored_results() -> None:
-    from result_plots import fingerprint
+    from pages.result_plots import fingerprint
 
     drawn = drawn_environments()
     assert sorted(file.stem for file in (DOCS / "plots").glob("*.svg")) == sorted(drawn)

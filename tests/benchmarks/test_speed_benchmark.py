@@ -12,21 +12,15 @@ from typing import Any
 
 import pytest
 
-import cleanrl_scripts
-import env_speed
-import lightzero_search
-import scaling_speed
-import search_speed
-import seeds_speed
 import speed
-import training_side
-import training_speed
+from peers import cleanrl_scripts, lightzero_search
 from records import RESULTS, SB3, versions_beside, why_missing
 from rl_training.experiment.configuration.config_files import load_config
 from rl_training.install_hint import install_hint
-from speed_guard import fallen
-from speed_parts import Benchmark, Effort, Outcome, alternate, quickest
-from training_cases import CASES
+from speed_cases import env_speed, scaling_speed, search_speed, seeds_speed, training_side, training_speed
+from speed_cases.speed_guard import fallen
+from speed_cases.speed_parts import Benchmark, Effort, Outcome, alternate, quickest
+from speed_cases.training_cases import CASES
 
 
 class Measured:
@@ -307,7 +301,7 @@ def test_what_cleanrl_lacks_is_refused(name: str, change: str, problem: str) -> 
 def test_both_sides_can_train_every_case_and_every_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to where it is
-    from peers import make_peer
+    from peers.stable_baselines3_models import make_peer
 
     for case in CASES.values():
         if SB3 in case.sides and not any(map(why_missing, case.needs)):

@@ -22,6 +22,7 @@ _EXTRAS = {
     "envpool": ("envpool",),
     "minatar": ("minatar",),
     "mujoco": ("mujoco",),
+    "offline": ("h5py", "minari", "PIL"),
     "plot": ("matplotlib",),
     "ray": ("ray",),
     "robotics": ("gymnasium_robotics", "mujoco"),
