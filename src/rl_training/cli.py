@@ -16,12 +16,14 @@ from rl_training._version import __version__
 from rl_training.cli_config import (
     CheckpointPath,
     ConfigRequest,
+    EvaluatedPath,
     RunName,
     RunTags,
     TrustCode,
     _apply_overrides,
     integer_option,
 )
+from rl_training.cli_export import ExportedPath, export, show_exported_evaluation
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
@@ -88,8 +90,12 @@ def train(
 
 
 def evaluate(
-    checkpoint: CheckpointPath,
     output: Output,
+    checkpoint: EvaluatedPath = None,
+    exported: ExportedPath = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="ID", help="With --exported: another environment of the same spaces.")
+    ] = None,
     num_episodes: Annotated[
         int | None, integer_option("--num-episodes", "Episodes to play; the configuration's by default.")
     ] = None,
@@ -104,11 +110,22 @@ def evaluate(
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     trust_code: TrustCode = False,
 ) -> int:
-    """Evaluate a checkpoint on new episodes."""
+    """Evaluate a checkpoint, or an exported policy, on new episodes."""
+    if (checkpoint is None) == (exported is None):
+        raise ConfigError("give the policy to evaluate by one of --checkpoint PATH and --exported FILE")
     if num_episodes is not None and num_episodes < 1:
         raise ConfigError(f"--num-episodes: must be an integer >= 1, got {num_episodes}")
     if seed is not None and seed < 0:
         raise ConfigError(f"--seed: must be an integer >= 0, got {seed}")
+    if exported is not None:
+        given = {"--task": task, "--stochastic": stochastic, "--video": video}
+        if any(given.values()):
+            raise ConfigError(f"{next(flag for flag, value in given.items() if value)} does not go with --exported")
+        return show_exported_evaluation(
+            exported, output, env=env, num_episodes=num_episodes, seed=seed, trust_code=trust_code
+        )
+    if checkpoint is None or env is not None:
+        raise ConfigError("--env goes with --exported; a checkpoint is evaluated in its own environment")
     from rl_training.runtime import workflows
 
     result = workflows.evaluate(
@@ -253,7 +270,7 @@ def doctor(output: Output) -> int:
     return 0
 
 
-for command in (train, evaluate, resume, config, algos, doctor, zoo, report, leaderboard, compare, plot):
+for command in (train, evaluate, resume, export, config, algos, doctor, zoo, report, leaderboard, compare, plot):
     add_command(app, command, name="eval" if command is evaluate else command.__name__)
 
 

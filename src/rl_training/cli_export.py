@@ -1,0 +1,88 @@
+"""The commands that hand policies over: `export` writes one for use elsewhere, `import-sb3` reads one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rl_training.cli_config import CheckpointPath, TrustCode, integer_option
+from rl_training.cli_output import Output, key_value_lines
+from rl_training.errors import ConfigError
+
+ExportedPath = Annotated[
+    Path | None,
+    typer.Option("--exported", metavar="FILE", help="An exported policy (`axiomrl export`) in place of a checkpoint."),
+]
+
+
+def export(
+    checkpoint: CheckpointPath,
+    output: Output,
+    format: Annotated[
+        Literal["onnx", "pt2"], typer.Option("--format", help="ONNX, or a program of torch.export.")
+    ] = "onnx",
+    file: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="The file to write; by default one in the run's `exports`."),
+    ] = None,
+    episodes: Annotated[
+        int, integer_option("--episodes", "Episodes played with policy and file to compare them; 10 by default.")
+    ] = 10,
+    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="The task of a suite.")] = None,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Add inputs of noise, with which actions can be sampled.")
+    ] = False,
+    trust_code: TrustCode = False,
+) -> int:
+    """Write a policy as one file from observations to actions, and prove that it acts alike."""
+    if episodes < 1:
+        raise ConfigError(f"--episodes: must be an integer >= 1, got {episodes}")
+    from rl_training.runtime.export.export import export_policy
+
+    result = export_policy(
+        checkpoint,
+        format=format,
+        output=file,
+        episodes=episodes,
+        task=task,
+        stochastic=stochastic,
+        trust_code=trust_code,
+    )
+    parity = result.record["parity"]
+    shown = {
+        "exported_path": result.path,
+        "record_path": result.record_path,
+        "checkpoint_path": result.checkpoint_path,
+        "policy": result.record["policy"],
+        "inputs": ", ".join(one["name"] for one in result.record["inputs"]),
+        "parity": "passed",
+        "largest_difference_recorded": parity["recorded"]["largest_difference"],
+        "largest_difference_random": parity["random"]["largest_difference"],
+        "largest_difference_returns": parity["returns"]["largest_difference"],
+        "episodes": parity["returns"]["episodes"],
+    }
+    output.show({**shown, "record": result.record}, key_value_lines(shown))
+    return 0
+
+
+def show_exported_evaluation(
+    path: Path,
+    output: Output,
+    *,
+    env: str | None,
+    num_episodes: int | None,
+    seed: int | None,
+    trust_code: bool,
+) -> int:
+    """Evaluate an exported policy and print the result like that of a checkpoint."""
+    from rl_training.runtime.export.playing import evaluate_exported
+
+    result = evaluate_exported(path, env_id=env, num_episodes=num_episodes, seed=seed, trust_code=trust_code)
+    record = {"exported_path": result.path}
+    output.show(
+        {**record, "metrics": result.metrics, "episodes": [episode.as_row() for episode in result.episodes]},
+        key_value_lines({**record, **result.metrics}),
+    )
+    return 0
