@@ -23,7 +23,7 @@ from rl_training.cli_config import (
     _apply_overrides,
     integer_option,
 )
-from rl_training.cli_export import ExportedPath, export, show_exported_evaluation
+from rl_training.cli_export import ExportedPath, export, import_sb3, show_exported_evaluation
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
@@ -270,8 +270,22 @@ def doctor(output: Output) -> int:
     return 0
 
 
-for command in (train, evaluate, resume, export, config, algos, doctor, zoo, report, leaderboard, compare, plot):
-    add_command(app, command, name="eval" if command is evaluate else command.__name__)
+for command in (
+    train,
+    evaluate,
+    resume,
+    export,
+    import_sb3,
+    config,
+    algos,
+    doctor,
+    zoo,
+    report,
+    leaderboard,
+    compare,
+    plot,
+):
+    add_command(app, command, name="eval" if command is evaluate else command.__name__.replace("_", "-"))
 
 
 def _video_paths(paths: tuple[Path, ...]) -> dict[str, Any]:

@@ -86,3 +86,35 @@ def show_exported_evaluation(
         key_value_lines({**record, **result.metrics}),
     )
     return 0
+
+
+def import_sb3(
+    output: Output,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The zip that model.save(...) wrote.")],
+    algo: Annotated[str, typer.Option("--algo", metavar="NAME", help="The model's algorithm: ppo, dqn, sac or td3.")],
+    env: Annotated[str, typer.Option("--env", metavar="ID", help="The environment that it was trained in.")],
+    total_timesteps: Annotated[
+        int | None, integer_option("--total-timesteps", "Environment steps that `resume` trains for; the model's own.")
+    ] = None,
+    seed: Annotated[int | None, integer_option("--seed", "Root of every random stream.")] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", metavar="DIRECTORY", help="Where the run directory is made.")
+    ] = None,
+    set_values: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set any key, such as env_kwargs.frame_stack=4; repeatable."),
+    ] = None,
+) -> int:
+    """Make a run of a model of Stable-Baselines3, to evaluate, to export and to go on training."""
+    from rl_training.runtime.sb3.importing import import_model
+
+    overrides = {"total_timesteps": total_timesteps, "seed": seed, "output_dir": output_dir}
+    result = import_model(file, algo=algo, env_id=env, overrides=overrides, set_values=set_values or ())
+    record = {
+        "run_dir": result.run_dir,
+        "checkpoint_path": result.checkpoint_path,
+        "status": result.status,
+        "resume_mode": result.resume_mode,
+    }
+    output.show(record, key_value_lines(record))
+    return 0
