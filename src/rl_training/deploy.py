@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from rl_training.envs.arrays import as_batch, as_mask
 from rl_training.errors import AxiomError, MissingExtraError
 from rl_training.experiment.storage.untrusted import UntrustedFileError, read_bytes, read_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FORMAT_VERSION = 1
 FORMATS = ("onnx", "pt2")
@@ -33,8 +35,7 @@ class ExportError(AxiomError):
     """An exported file or its record is missing, damaged or does not fit."""
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """One input of an exported policy, an array [batch, *shape]."""
 
     name: str
@@ -146,20 +147,20 @@ def load_exported(path: str | Path, *, trust_code: bool = False, threads: int = 
     `threads` is the number of onnxruntime's threads. A file of the format pt2 may execute code when it is loaded, so
     that it needs `trust_code`, and torch.
     """
-    file = Path(path)
+    file = os.fspath(path)
     record = read_record(file)
     try:
         content = read_bytes(file, max_bytes=MAX_FILE_BYTES)
     except FileNotFoundError:
         raise ExportError(f"{file} is missing; export the policy again") from None
     if hashlib.sha256(content).hexdigest() != record["sha256"]:
-        raise ExportError(f"{file} is not the file that {record_path(file).name} describes; export the policy again")
+        raise ExportError(f"{file} is not the file that {record_path(file)} describes; export the policy again")
     if record["format"] == "pt2" and not trust_code:
         raise ExportError(
             f"{file}: torch executes code while it loads a pt2 file; if you made the file yourself pass trust_code "
             "(--trust-code), else have it exported as onnx, which is data only"
         )
-    return open_policy(content, record, str(file), threads=threads)
+    return open_policy(content, record, file, threads=threads)
 
 
 def open_policy(content: bytes, record: Mapping[str, Any], name: str, *, threads: int = 1) -> ExportedPolicy:
@@ -177,18 +178,18 @@ def open_policy(content: bytes, record: Mapping[str, Any], name: str, *, threads
     return ExportedPolicy(runner, inputs, record)
 
 
-def record_path(file: Path) -> Path:
+def record_path(file: str | Path) -> str:
     """Return the path of an exported file's record."""
-    return file.with_name(f"{file.name}.json")
+    return f"{os.fspath(file)}.json"
 
 
-def read_record(file: Path) -> dict[str, Any]:
+def read_record(file: str | Path) -> dict[str, Any]:
     """Return the record of an exported file."""
     path = record_path(file)
     try:
         record = read_json(path, max_bytes=MAX_RECORD_BYTES)
     except FileNotFoundError:
-        missing = file if not file.exists() else path
+        missing = path if os.path.exists(file) else file
         raise ExportError(f"{missing} is missing; `axiomrl export` writes a file and its record beside it") from None
     except UntrustedFileError as error:
         raise ExportError(f"{error}; export the policy again") from None

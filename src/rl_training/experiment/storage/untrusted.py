@@ -11,10 +11,12 @@ import json
 import math
 import os
 import stat
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import AxiomError
+
+if TYPE_CHECKING:  # exported policies are loaded by this module, and should be quickly
+    from pathlib import Path
 
 MAX_DEPTH = 100
 """Largest nesting depth of lists and mappings."""
@@ -28,7 +30,7 @@ class UntrustedFileError(AxiomError):
     """A file that this package cannot have written; the message names the file and the fault."""
 
 
-def read_bytes(path: Path, *, max_bytes: int) -> bytes:
+def read_bytes(path: str | Path, *, max_bytes: int) -> bytes:
     """Return the content of a regular file; a missing file raises `FileNotFoundError` as usual."""
     try:
         # Non-blocking, because opening a pipe would wait for a writer.
@@ -52,7 +54,7 @@ def read_bytes(path: Path, *, max_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
+def read_text(path: str | Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
     """Return the UTF-8 text of a regular file; a missing file raises `FileNotFoundError` as usual."""
     try:
         return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
@@ -72,7 +74,7 @@ def parse_json(text: str, name: str) -> Any:
     return value
 
 
-def read_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
+def read_json(path: str | Path, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
     """Return the plain value in a JSON file; a missing file raises `FileNotFoundError` as usual."""
     return parse_json(read_text(path, max_bytes=max_bytes), str(path))
 

@@ -105,8 +105,8 @@ def export_policy(
                 raise ParityError(f"{path.name} was not written, {describe(record['parity'])}")
             with storage_errors("the export", path.parent):
                 os.replace(unfinished, path)
-                write_json_atomically(record_path(path), record)
-    return ExportResult(path, record_path(path), sound.path, record)
+                write_json_atomically(Path(record_path(path)), record)
+    return ExportResult(path, Path(record_path(path)), sound.path, record)
 
 
 def _output_path(checkpoint: Checkpoint, task: Task, format: Format, output: str | Path | None, *, suite: bool) -> Path:
@@ -136,7 +136,7 @@ def _written(path: Path, content: bytes) -> Any:
         with storage_errors("the export", path.parent):
             sync_directory(path.parent)
     except BaseException:
-        for leftover in (unfinished, path, record_path(path)):  # an earlier export is not of this checkpoint
+        for leftover in (unfinished, path, Path(record_path(path))):  # an earlier export is not of this checkpoint
             leftover.unlink(missing_ok=True)
         raise
 

@@ -76,7 +76,7 @@ def _task(record: dict[str, Any], env_id: str | None, file: Path, *, trust_code:
         loaded = LoadedFrom(f"export {file}", recorded_code(record), trust_code) if env_id is None else None
         admit(chosen, place="env_id", loaded=loaded)
     checked, problems = check_env_kwargs(kwargs)
-    raise_problems(problems, lambda path: record_path(file).name)
+    raise_problems(problems, lambda path: record_path(file))
     return Task(chosen, chosen, checked)
 
 
