@@ -221,7 +221,7 @@ def options() -> dict[str, set[str]]:
             assert main([*arguments, "--help"]) == 0
         return text.getvalue()
 
-    commands = re.findall(r"^  (\w+) ", shown().split("Commands:")[1], flags=re.MULTILINE)
+    commands = re.findall(r"^  (\w[\w-]*) ", shown().split("Commands:")[1], flags=re.MULTILINE)
     found = {command: set(re.findall(r"--[a-z][a-z-]*", shown(command))) for command in commands}
     return found | {"": set(re.findall(r"--[a-z][a-z-]*", shown()))}
 
@@ -233,7 +233,7 @@ def test_every_option_that_is_mentioned_exists(page: Path, options: dict[str, se
     code = [*code_spans(read_page(page)), *(block.code.replace("\\\n", " ") for block in blocks(read_page(page)))]
     for line in "\n".join(code).splitlines():
         mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
-        command = re.search(r"\baxiomrl (\w+)", line)
+        command = re.search(r"\baxiomrl (\w[\w-]*)", line)
         accepted = known if command is None else options.get(command.group(1), set())
         assert not mentioned - accepted, f"{page_name(page)} mentions {mentioned - accepted} in: {line}"
         assert command is None or command.group(1) in options, f"{page_name(page)}: no such command in: {line}"
