@@ -23,10 +23,12 @@ from rl_training.cli_config import (
     _apply_overrides,
     integer_option,
 )
-from rl_training.cli_export import ExportedPath, export, import_sb3, show_exported_evaluation
+from rl_training.cli_dataset import app as dataset_app
+from rl_training.cli_offline import OfflineRequest, show_offline_evaluation
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
+from rl_training.commands.hand_over import ExportedRequest, export, import_sb3, show_exported_evaluation
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -91,11 +93,9 @@ def train(
 
 def evaluate(
     output: Output,
+    request: OfflineRequest,
+    exported: ExportedRequest,
     checkpoint: EvaluatedPath = None,
-    exported: ExportedPath = None,
-    env: Annotated[
-        str | None, typer.Option("--env", metavar="ID", help="With --exported: another environment of the same spaces.")
-    ] = None,
     num_episodes: Annotated[
         int | None, integer_option("--num-episodes", "Episodes to play; the configuration's by default.")
     ] = None,
@@ -110,33 +110,25 @@ def evaluate(
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     trust_code: TrustCode = False,
 ) -> int:
-    """Evaluate a checkpoint, or an exported policy, on new episodes."""
-    if (checkpoint is None) == (exported is None):
-        raise ConfigError("give the policy to evaluate by one of --checkpoint PATH and --exported FILE")
+    """Evaluate a checkpoint on new episodes, or on a dataset; or an exported policy."""
     if num_episodes is not None and num_episodes < 1:
         raise ConfigError(f"--num-episodes: must be an integer >= 1, got {num_episodes}")
     if seed is not None and seed < 0:
         raise ConfigError(f"--seed: must be an integer >= 0, got {seed}")
-    if exported is not None:
-        given = {"--task": task, "--stochastic": stochastic, "--video": video}
-        if any(given.values()):
-            raise ConfigError(f"{next(flag for flag, value in given.items() if value)} does not go with --exported")
-        return show_exported_evaluation(
-            exported, output, env=env, num_episodes=num_episodes, seed=seed, trust_code=trust_code
-        )
-    if checkpoint is None or env is not None:
-        raise ConfigError("--env goes with --exported; a checkpoint is evaluated in its own environment")
+    request.check(num_episodes=num_episodes, video=video)
+    exported.check(checkpoint, offline=request.offline, task=task, stochastic=stochastic, video=video)
+    if checkpoint is None:
+        return show_exported_evaluation(exported, output, num_episodes=num_episodes, seed=seed, trust_code=trust_code)
+    chosen: Any = {"seed": seed, "task": task, "stochastic": stochastic, "device": device, "trust_code": trust_code}
+    if request.offline is not None:
+        return show_offline_evaluation(checkpoint, request, output, **chosen)
     from rl_training.runtime import workflows
 
     result = workflows.evaluate(
         checkpoint,
         num_episodes=num_episodes,
-        seed=seed,
-        task=task,
-        stochastic=stochastic,
         video_episodes=1 if video else 0,
-        device=device,
-        trust_code=trust_code,
+        **chosen,
     )
     record = {
         "run_dir": result.run_dir,
@@ -286,6 +278,7 @@ for command in (
     plot,
 ):
     add_command(app, command, name="eval" if command is evaluate else command.__name__.replace("_", "-"))
+app.add_typer(dataset_app, name="dataset")
 
 
 def _video_paths(paths: tuple[Path, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import off_policy_runs
 import planning_runs
 from harness import tiny_config
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import list_algorithms
+from rl_training.experiment.registry import list_algorithm_specs
 from rl_training.runtime.export.export import ExportResult, export_policy
 from rl_training.runtime.workflows import train
 from short_runs import SHORT, config_of
@@ -45,7 +45,8 @@ SPECIAL: dict[str, Callable[[Path], TrainConfig]] = {
         folder, "sac", "rl_training.envs.goal_tasks:PointReach-v0", **SHORT
     ),
 }
-CASES = [*list_algorithms(), *(f"toy_{name}" for name in TOYS), *SPECIAL]
+ALGORITHMS = [spec.name for spec in list_algorithm_specs() if str(spec.loop) != "offline"]  # these need a dataset
+CASES = [*ALGORITHMS, *(f"toy_{name}" for name in TOYS), *SPECIAL]
 
 
 def case_config(case: str, output_dir: Path) -> TrainConfig:

@@ -16,6 +16,7 @@ from rl_training.experiment.configuration.config_blocks import BenchmarkParams, 
 from rl_training.experiment.configuration.env_params import check_env_kwargs
 from rl_training.experiment.configuration.fork_rules import (
     ALGORITHM,
+    DATASET,
     ENVIRONMENTS,
     FREE,
     ONE_RUN,
@@ -65,6 +66,7 @@ class TrainConfig:
         **rules(FREE, "name", "tags", "early_stopping", "tracking"),
         **rules(ALGORITHM, "algo"),
         **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
+        **rules(DATASET, "dataset"),
         **rules(STREAMS, "seed", "device"),
         **rules(START, "init"),
         **rules(ORIGIN, "preset"),
@@ -74,14 +76,17 @@ class TrainConfig:
     algo: NonEmptyText
     """Name of the algorithm (`axiomrl algos` lists them), or user code: `module:SPEC`, `path/to/file.py:SPEC`."""
 
-    env_id: NonEmptyText
-    """Gymnasium id, or user code: `module:Name`, `path/to/file.py:Name`. With `env_kwargs.tasks`, the suite's name."""
+    env_id: NonEmptyText | None
+    """Gymnasium id, or user code: `module:Name`, `path/to/file.py:Name`. With `env_kwargs.tasks`, the suite's name.
+    Offline algorithms need none: null is the environment that the dataset names, and no evaluation if it names none."""
 
     seed: Annotated[int, Ge(0)]
     """Seed of all random streams of the run."""
 
     total_timesteps: Annotated[int, Ge(1)]
-    """Environment steps to train for, summed over all parallel environments; the horizon of schedules."""
+    """Environment steps to train for, summed over all parallel environments; the horizon of schedules. Offline
+    algorithms take no environment steps: for them this, and everything counted in environment steps, is gradient steps
+    (updates)."""
 
     output_dir: Path
     """Directory in which the run directory is created."""
@@ -136,6 +141,10 @@ class TrainConfig:
     """Run directory or checkpoint whose weights and observation statistics the run starts with; nothing else is taken
     from it. null: random weights."""
 
+    dataset: NonEmptyText | None = None
+    """Dataset that an offline algorithm learns from, or that `algo_kwargs.dataset_fraction` mixes into the batches of
+    an off-policy one: an id below `MINARI_DATASETS_PATH`, or the path of a Minari dataset."""
+
     algo_kwargs: dict[str, Any] = field(default_factory=dict)
     """Parameters of the algorithm; `axiomrl algos NAME` lists them with their defaults."""
 
@@ -158,11 +167,18 @@ class TrainConfig:
     tracking: dict[str, Any] = field(default_factory=dict)
     """Dashboards in addition to `metrics.jsonl`: TensorBoard and Weights & Biases."""
 
+    @property
+    def task_name(self) -> str:
+        """The environment, or the dataset of a run without one: how files and reports name what is learned."""
+        return self.env_id or self.dataset or ""
+
     def __post_init__(self) -> None:
         # Python callers may write a string and a list; anything else is reported by `check_config`.
         for name in ("output_dir", "init"):
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, Path(getattr(self, name)))
+        if isinstance(self.dataset, Path):
+            object.__setattr__(self, "dataset", str(self.dataset))
         for name in ("tags", "callbacks"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -177,11 +193,13 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
     """
     if not isinstance(raw, Mapping):
         raise ConfigError(f"a configuration must be a mapping of keys, got {raw!r:.200}")
+    if _is_offline(raw.get("algo")):
+        raw = {"env_id": None, **raw}
     values, problems = check_record(
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )
     checks = (_check_algorithm, _check_environment, _check_tracking, _check_benchmark, _check_early_stopping)
-    for check in (*checks, check_callbacks):
+    for check in (*checks, check_callbacks, _check_dataset):
         problems += check(values)
     if not problems:
         problems += _check_tasks(values)
@@ -286,6 +304,51 @@ def _check_environment(values: dict[str, Any]) -> list[Problem]:
         several = ", ".join(other.name for other in list_algorithm_specs() if other.many_tasks)
         text = f"{values['algo']} learns one task; name it by env_id, or choose an algorithm for several ({several})"
         problems.append(Problem(("env_kwargs", TASKS), text))
+    return problems
+
+
+def _is_offline(algo: Any) -> bool:
+    spec = find_algorithm(algo)
+    return spec is not None and spec.loop == "offline"
+
+
+def _check_dataset(values: dict[str, Any]) -> list[Problem]:
+    """Return the problems of what only offline algorithms need, or only others."""
+    spec = find_algorithm(values.get("algo"))
+    if spec is None:
+        return []
+    if spec.loop == "offline":
+        return _check_offline(values, spec.name)
+    problems = []
+    if "env_id" in values and values["env_id"] is None:
+        problems.append(Problem(("env_id",), "is required; name the environment to train in"))
+    mixes = "dataset_fraction" in (entry.name for entry in dataclasses.fields(spec.load_params()))
+    fraction = values.get("algo_kwargs", {}).get("dataset_fraction") or 0
+    if values.get("dataset") is not None and not fraction:
+        offline = ", ".join(other.name for other in list_algorithm_specs() if other.loop == "offline")
+        mixed = "set algo_kwargs.dataset_fraction to mix it into the batches, " if mixes else ""
+        text = f"{spec.name} learns in an environment; {mixed}leave it out, or choose an offline algorithm ({offline})"
+        problems.append(Problem(("dataset",), text))
+    if fraction and values.get("dataset") is None:
+        text = "there is no dataset to mix in; name its id or path (--set dataset=ID), or set this to 0"
+        problems.append(Problem(("algo_kwargs", "dataset_fraction"), text))
+    return problems
+
+
+def _check_offline(values: dict[str, Any], algo: str) -> list[Problem]:
+    problems = []
+    if values.get("dataset") is None:
+        text = f"is required, because {algo} learns from one; name its id or path (--set dataset=ID)"
+        problems.append(Problem(("dataset",), text))
+    problems += [
+        Problem((key,), f"{algo} steps no environment in training; leave it out")
+        for key in ("num_envs", "execution_backend")
+        if values.get(key, getattr(TrainConfig, key)) != getattr(TrainConfig, key)
+    ]
+    for key in ("normalize_observation", "normalize_reward"):
+        if values.get("env_kwargs", {}).get(key):
+            text = f"{algo} normalises what it reads from the dataset; set algo_kwargs.{key} instead"
+            problems.append(Problem(("env_kwargs", key), text))
     return problems
 
 

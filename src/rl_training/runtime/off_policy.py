@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.params.replay_params import ReplayParams
+from rl_training.data.datasets.dataset_mix import DatasetMix
 from rl_training.data.hindsight import HindsightReplay
 from rl_training.data.replay import Replay
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
@@ -27,6 +28,7 @@ from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
 from rl_training.runtime.session import TrainingSession, TrainResult
+from rl_training.runtime.setup.mixed_dataset import mix_dataset
 from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.setup.update_rate import log_update_rate, warn_of_small_replay
 
@@ -39,14 +41,14 @@ def train_off_policy(
 ) -> TrainResult:
     """Train an off-policy algorithm as configured, or continue from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
-        algorithm, collector = begin_off_policy(session)
+        algorithm, collector, mix = begin_off_policy(session)
         while not session.done:
-            _train_step(session, algorithm, collector)
+            _train_step(session, algorithm, collector, mix)
         return session.result()
 
 
-def begin_off_policy(session: TrainingSession) -> tuple[OffPolicyAlgorithm, ReplayCollector]:
-    """Make the environments, the algorithm and its collector with a replay, and start the session."""
+def begin_off_policy(session: TrainingSession) -> tuple[OffPolicyAlgorithm, ReplayCollector, DatasetMix | None]:
+    """Make the environments, the algorithm, its collector with a replay and its dataset; start the session."""
     env = session.setup.make_env(gamma=session.params.gamma, raw=True)
     algorithm: OffPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
     collector = ReplayCollector(
@@ -66,8 +68,9 @@ def begin_off_policy(session: TrainingSession) -> tuple[OffPolicyAlgorithm, Repl
         env.num_envs,
         repair=_fewer_updates(session.params),
     )
+    mix = mix_dataset(session.setup, algorithm, collector.replay)
     session.start(algorithm, collector, [collector.replay])
-    return algorithm, collector
+    return algorithm, collector, mix
 
 
 def _fewer_updates(params: ReplayParams) -> str:
@@ -121,7 +124,9 @@ def updates_due(before: int, after: int, params: ReplayParams, *, made: int, sto
     return rounds * params.updates_per_round
 
 
-def _train_step(session: TrainingSession, algorithm: OffPolicyAlgorithm, collector: ReplayCollector) -> None:
+def _train_step(
+    session: TrainingSession, algorithm: OffPolicyAlgorithm, collector: ReplayCollector, mix: DatasetMix | None
+) -> None:
     params: ReplayParams = algorithm.params
     controls = session.controls()
     before = session.step
@@ -136,7 +141,7 @@ def _train_step(session: TrainingSession, algorithm: OffPolicyAlgorithm, collect
         if updates:
             warn_of_small_replay(session, collector.replay.size, params.batch_size)
             session.collected()
-            metrics = learn(session, algorithm, collector.replay, controls, updates)
+            metrics = learn(session, algorithm, collector.replay, controls, updates, mix)
     session.advance(collector.env.num_envs, metrics, updates=updates, check_finite=False)
 
 
@@ -146,8 +151,9 @@ def learn(
     replay: Replay,
     controls: Mapping[str, float],
     updates: int,
+    mix: DatasetMix | None = None,
 ) -> dict[str, Tensor]:
-    """Make gradient steps and return the means of their metrics."""
+    """Make gradient steps and return the means of their metrics; `mix` replaces the replay's batches."""
     size, device = algorithm.params.batch_size, session.device
     draws = session.streams.numpy("replay")
     reports: list[dict[str, Tensor]] = []
@@ -160,7 +166,10 @@ def learn(
             if errors is not None:
                 replay.sampler.update(rows[0], errors.cpu().numpy())
     else:
-        batches, _ = replay.sample(size, draws, device, count=updates)
+        if mix is None:
+            batches, _ = replay.sample(size, draws, device, count=updates)
+        else:
+            batches = mix.sample(size, draws, device, count=updates)
         reports = [algorithm.update(batch, controls, session.streams["update"]) for batch in batches]
     if len(reports) == 1:
         return reports[0]

@@ -95,7 +95,7 @@ class _Progress(Callback):
         rate = self.rate.per_second()
         if not rate:
             return "ETA -:--:--"
-        return f"ETA {_duration((event.total_timesteps - event.step) / rate)}"
+        return f"ETA {duration((event.total_timesteps - event.step) / rate)}"
 
     def write_line(self, line: str) -> None:
         """Write one line; a closed pipe must not end the run."""
@@ -223,7 +223,8 @@ def number(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return seconds as hours, minutes and seconds."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from rl_training.runtime.setup.task_setup import TaskSetup
 
 logger = logging.getLogger("rl_training")
 
-_BEGIN = {"on_policy": begin_on_policy, "off_policy": begin_off_policy}
+_BEGIN: dict[str, Callable[[TrainingSession], Any]] = {"on_policy": begin_on_policy, "off_policy": begin_off_policy}
 NO_STATISTICS = (
     "VecNormalize keeps its statistics in a file of its own, which is not read: a model that was trained with it needs "
     "the same scaling of observations"

@@ -23,6 +23,7 @@ _EXTRAS = {
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "minatar": ("minatar",),
     "mujoco": ("mujoco",),
+    "offline": ("h5py", "minari", "PIL"),
     "plot": ("matplotlib",),
     "ray": ("ray",),
     "robotics": ("gymnasium_robotics", "mujoco"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,10 +12,31 @@ from rl_training.cli_config import CheckpointPath, TrustCode, integer_option
 from rl_training.cli_output import Output, key_value_lines
 from rl_training.errors import ConfigError
 
-ExportedPath = Annotated[
-    Path | None,
-    typer.Option("--exported", metavar="FILE", help="An exported policy (`axiomrl export`) in place of a checkpoint."),
-]
+
+@dataclass(frozen=True)
+class ExportedRequest:
+    """An exported policy to evaluate in place of a checkpoint."""
+
+    exported: Annotated[
+        Path | None,
+        typer.Option("--exported", metavar="FILE", help="An exported policy (see `export`) in place of a checkpoint."),
+    ] = None
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="ID", help="With --exported: another environment of the same spaces.")
+    ] = None
+
+    def check(
+        self, checkpoint: Path | None, *, offline: str | None, task: str | None, stochastic: bool, video: bool
+    ) -> None:
+        """Raise an error unless one policy is named, with options that belong to it."""
+        if (checkpoint is None) == (self.exported is None):
+            raise ConfigError("give the policy to evaluate by one of --checkpoint PATH and --exported FILE")
+        given = {"--offline": offline, "--task": task, "--stochastic": stochastic, "--video": video}
+        if self.exported is None and self.env is not None:
+            raise ConfigError("--env goes with --exported; a checkpoint is evaluated in its own environment")
+        for flag, value in given.items():
+            if self.exported is not None and value:
+                raise ConfigError(f"{flag} does not go with --exported; leave one of the two out")
 
 
 def export(
@@ -68,10 +90,9 @@ def export(
 
 
 def show_exported_evaluation(
-    path: Path,
+    request: ExportedRequest,
     output: Output,
     *,
-    env: str | None,
     num_episodes: int | None,
     seed: int | None,
     trust_code: bool,
@@ -79,7 +100,10 @@ def show_exported_evaluation(
     """Evaluate an exported policy and print the result like that of a checkpoint."""
     from rl_training.runtime.export.playing import evaluate_exported
 
-    result = evaluate_exported(path, env_id=env, num_episodes=num_episodes, seed=seed, trust_code=trust_code)
+    assert request.exported is not None
+    result = evaluate_exported(
+        request.exported, env_id=request.env, num_episodes=num_episodes, seed=seed, trust_code=trust_code
+    )
     record = {"exported_path": result.path}
     output.show(
         {**record, "metrics": result.metrics, "episodes": [episode.as_row() for episode in result.episodes]},

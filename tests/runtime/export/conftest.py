@@ -1,3 +1,0 @@
-"""The command line as a fixture."""
-
-from cli_parts import axiomrl as axiomrl
