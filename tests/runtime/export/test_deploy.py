@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cli_parts import Command
-from exports import toy
+from exporting.exports import toy
 from harness import tiny_config
 from rl_training import load_policy
 from rl_training.deploy import ExportedPolicy, Input, load_exported

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cli_parts import Command
-from exports import CASES, case_config, export_case, toy
+from exporting.exports import CASES, case_config, export_case, toy
 from harness import tiny_config
 from rl_training import load_policy
 from rl_training.cli import main

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from exports import toy
+from exporting.exports import toy
 from rl_training import load_policy
 from rl_training.deploy import ExportedPolicy
 from rl_training.experiment.tasks import Task

@@ -33,6 +33,7 @@ KEYS = [
     "extra_export",
     "extra_minatar",
     "extra_mujoco",
+    "extra_offline",
     "extra_plot",
     "extra_ray",
     "extra_robotics",
