@@ -36,7 +36,7 @@ from rl_training.runtime.setup.task_setup import TaskSetup, set_up_tasks
 from rl_training.runtime.setup.threads import choose_threads, threads_of
 from rl_training.runtime.setup.torch_setup import TorchSetup
 from rl_training.runtime.setup.user_networks import check_networks, encoder_argument
-from rl_training.runtime.setup.warm_start import WarmStart
+from rl_training.runtime.setup.warm_start import StartingWeights, WarmStart
 
 if TYPE_CHECKING:
     from rl_training.runtime.setup.replay_limits import ReplayDemand
@@ -61,7 +61,10 @@ logger = logging.getLogger("rl_training")
 class RunSetup:
     """A checked configuration with its device, tasks and torch settings."""
 
-    def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
+    def __init__(
+        self, config: TrainConfig, resume_point: ResumePoint | None, weights: StartingWeights | None = None
+    ) -> None:
+        """`weights` are loaded into the algorithm of a new run."""
         origin = _code_origin(resume_point)
         admit_algorithm(config.algo, origin)  # the configuration is checked against its parameters
         self.config = check_config(config)
@@ -99,8 +102,8 @@ class RunSetup:
         )
         if resume_point is not None and self.config.torch_threads is None:
             threads = threads_of(resume_point.checkpoint)
-        self.warm_start: WarmStart | None = None
-        if resume_point is None and self.config.init is not None:
+        self.warm_start = weights
+        if weights is None and resume_point is None and self.config.init is not None:
             self.warm_start = WarmStart(self.config, self.spaces_as_json())
         self.torch = TorchSetup(threads=threads, deterministic=self.config.deterministic, device=self.device)
         remember_code(self.config)
