@@ -128,3 +128,12 @@ def assert_same_episode(one: Episode, other: Episode) -> None:
     for key, info in one.infos.items():
         np.testing.assert_array_equal(info, other.infos[key], err_msg=key)
     assert one.seed == other.seed
+
+
+def main(arguments: list[str]) -> int:
+    """Run `axiomrl` with short rounds of recordings, in a process that a test kills."""
+    from rl_training import cli
+    from rl_training.runtime.datasets import recording
+
+    recording.ROUND_STEPS = 60
+    return cli.main(arguments)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_training.data.observations import Observation
 from rl_training.models.continuous import ActionScale
 from rl_training.models.discrete import DiscreteActions
-from rl_training.models.distributions import DiagonalGaussian, Distribution
+from rl_training.models.distributions import DiagonalGaussian, Distribution, clipped_gaussian_log_prob
 from rl_training.models.encoders import Encoder
 from rl_training.models.heads import make_action_head
 from rl_training.models.layers import StackedMLP, linear
@@ -37,6 +37,16 @@ class BoundedGaussianHead(nn.Module):
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return actions in the environment's bounds."""
         return self.scale.to_env(action)
+
+    def env_log_prob(self, distribution: DiagonalGaussian, action: np.ndarray) -> Tensor | None:
+        """Return the log-densities [B] of clipped actions in the environment's format; None for integers."""
+        if self.scale.whole:
+            return None
+        device = self.log_std.device
+        taken, bound = torch.as_tensor(self.scale.from_env(action), device=device), torch.ones((), device=device)
+        within = taken.abs() < 1.0  # a bound has a probability, which no stretch changes
+        stretch = (within * self.scale.log_stretch(device)).sum(dim=1)
+        return clipped_gaussian_log_prob(distribution.mean, distribution.log_std, taken, -bound, bound) - stretch
 
 
 class PolicyNetwork(nn.Module):

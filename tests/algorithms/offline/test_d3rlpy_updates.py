@@ -29,7 +29,7 @@ from d3rlpy.torch_utility import TorchMiniBatch  # noqa: E402
 ROWS, UPDATES, GAMMA = 32, 20, 0.9
 RATES = {"learning_rate": 1e-3, "actor_learning_rate": 5e-4}
 HIDDEN = (16, 12)
-OURS = {"hidden_sizes": HIDDEN, "normalize_observation": False}
+OURS: dict[str, Any] = {"hidden_sizes": HIDDEN, "normalize_observation": False}
 
 
 def peer_of(config: str, *, encoders: Sequence[str], discrete: bool = False, **settings: Any) -> Any:
@@ -140,9 +140,7 @@ def start_alike(ours: Any, weights: dict[str, list[Tensor]]) -> None:
 def assert_alike(ours: Any, weights: dict[str, list[Tensor]]) -> None:
     for name, tensors in weights.items():
         for parameter, tensor in zip(getattr(ours, name).parameters(), tensors, strict=True):
-            torch.testing.assert_close(
-                parameter.detach(), tensor, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
-            )
+            torch.testing.assert_close(parameter.detach(), tensor, rtol=1e-4, atol=1e-5)
 
 
 def learn_alike(ours: Any, peer: Any, read: Any, noise: Any = None, *, discrete: bool = False) -> None:
@@ -164,7 +162,10 @@ def learn_alike(ours: Any, peer: Any, read: Any, noise: Any = None, *, discrete:
 @pytest.mark.parametrize("alpha", [2.5, 0.5])
 def test_td3_bc(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = make_offline("td3_bc", TORQUE, alpha=alpha, **OURS)
-    rates = {"actor_learning_rate": RATES["learning_rate"], "critic_learning_rate": RATES["learning_rate"]}
+    rates: dict[str, Any] = {
+        "actor_learning_rate": RATES["learning_rate"],
+        "critic_learning_rate": RATES["learning_rate"],
+    }
     peer = peer_of("TD3PlusBCConfig", encoders=("actor_", "critic_"), alpha=alpha, **rates)
 
     def noise(step: int) -> None:
@@ -176,7 +177,10 @@ def test_td3_bc(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_iql() -> None:
     ours = make_offline("iql", TORQUE, **OURS)
-    rates = {"actor_learning_rate": RATES["actor_learning_rate"], "critic_learning_rate": RATES["learning_rate"]}
+    rates: dict[str, Any] = {
+        "actor_learning_rate": RATES["actor_learning_rate"],
+        "critic_learning_rate": RATES["learning_rate"],
+    }
     peer = peer_of("IQLConfig", encoders=("actor_", "critic_", "value_"), **rates)
     learn_alike(ours, peer, implicit)
 
@@ -187,8 +191,11 @@ def test_cql(soft_target: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = make_offline(
         "cql", TORQUE, **{**OURS, "action_samples": samples, "temperature": 1.0, "soft_target": soft_target}
     )
-    rates = {"actor_learning_rate": RATES["actor_learning_rate"], "critic_learning_rate": RATES["learning_rate"]}
-    fixed = {"temp_learning_rate": 0.0, "alpha_learning_rate": 0.0}
+    rates: dict[str, Any] = {
+        "actor_learning_rate": RATES["actor_learning_rate"],
+        "critic_learning_rate": RATES["learning_rate"],
+    }
+    fixed: dict[str, Any] = {"temp_learning_rate": 0.0, "alpha_learning_rate": 0.0}
     peer = peer_of(
         "CQLConfig",
         encoders=("actor_", "critic_"),
@@ -228,13 +235,13 @@ def test_behavioural_cloning() -> None:
 @pytest.mark.parametrize("penalty", [0.0, 0.5])
 def test_discrete_behavioural_cloning(penalty: float) -> None:
     ours = make_offline("bc", CHOICE, logit_penalty=penalty, **OURS)
-    settings = {"learning_rate": RATES["learning_rate"], "beta": penalty}
+    settings: dict[str, Any] = {"learning_rate": RATES["learning_rate"], "beta": penalty}
     peer = peer_of("DiscreteBCConfig", encoders=("",), discrete=True, **settings)
     learn_alike(ours, peer, discrete_imitator, discrete=True)
 
 
 def test_discrete_cql() -> None:
-    settings = {"target_update_interval": 3}
+    settings: dict[str, Any] = {"target_update_interval": 3}
     ours = make_offline("discrete_cql", CHOICE, **{**OURS, **settings, "max_grad_norm": None})
     peer = peer_of(
         "DiscreteCQLConfig", encoders=("",), discrete=True, learning_rate=RATES["learning_rate"], alpha=1.0, **settings

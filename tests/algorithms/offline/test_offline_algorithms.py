@@ -92,6 +92,34 @@ def test_chosen_actions_lie_in_the_space(algo: str, actions: Space[Any]) -> None
 
 
 @every_case
+def test_probabilities_of_sampled_actions_are_known(algo: str, actions: Space[Any]) -> None:
+    learner = make_offline(algo, actions)
+    observation = offline_batch(learner, actions).observation[:1]
+    found = learner.env_log_prob(
+        observation, None, random_episode(np.random.default_rng(0), OBSERVATION, actions, 1).actions
+    )
+    if algo == "bc" and isinstance(actions, spaces.Box):
+        assert found is None  # its policy is deterministic
+        return
+    assert found.shape == (1,)
+    if isinstance(actions, spaces.Discrete):
+        every = [learner.env_log_prob(observation, None, np.array([number])).exp().item() for number in range(4)]
+        assert sum(every) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_densities_of_a_stretched_space_are_those_of_its_actions() -> None:
+    """The probability of an interval inside the bounds is its width times the density."""
+    wide = spaces.Box(-4.0, 4.0, (1,), np.float32)
+    learner = make_offline("iql", wide)
+    observation = torch.ones(1, 3)
+    drawn = learner.env_action(learner.choose(observation.expand(200_000, 3), None, generator(0)))
+    middle = float(np.median(drawn))
+    density = learner.env_log_prob(observation, None, np.array([[middle]], np.float32)).exp().item()
+    share = np.mean(np.abs(drawn - middle) < 0.05)
+    assert share == pytest.approx(0.1 * density, rel=0.05)
+
+
+@every_case
 def test_a_users_encoder_is_trained_with_the_rest(algo: str, actions: Space[Any]) -> None:
     def factory(space: Space[Any], *, orthogonal: bool, generator: torch.Generator) -> TanhEncoder:
         return TanhEncoder(space)

@@ -333,19 +333,19 @@ def test_a_killed_process_loses_at_most_a_round(cartpole: Path, tmp_path: Path, 
         "--stochastic",
         "--quiet",
     ]
-    child = launcher.start([*wanted, "--name", "tests/whole-v0"], "short_rounds")
+    child = launcher.start([*wanted, "--name", "tests/whole-v0"], "dataset_parts")
     assert child.wait() == 0, child.output.read_text()
     moments = random.Random(1)
     entries = root / ".recording" / "tests" / "parts-v0" / "rounds.json"
     for target in (0, 2, 5):  # rounds that are complete before the process is killed at any moment of the next
-        child = launcher.start([*wanted, "--name", "tests/parts-v0"], "short_rounds")
+        child = launcher.start([*wanted, "--name", "tests/parts-v0"], "dataset_parts")
         while not entries.parent.is_dir() or (target and _count(entries) < target):
             assert child.poll() is None, child.output.read_text()
             time.sleep(0.001)
         time.sleep(0.03 * moments.random())
         child.kill()
         assert not (root / "tests" / "parts-v0").exists()
-    child = launcher.start([*wanted, "--name", "tests/parts-v0"], "short_rounds")
+    child = launcher.start([*wanted, "--name", "tests/parts-v0"], "dataset_parts")
     assert child.wait() == 0, child.output.read_text()
     whole, parts = open_dataset("tests/whole-v0"), open_dataset("tests/parts-v0")
     assert _content(whole) == _content(parts)

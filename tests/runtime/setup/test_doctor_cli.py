@@ -32,6 +32,7 @@ KEYS = [
     "extra_envpool",
     "extra_minatar",
     "extra_mujoco",
+    "extra_offline",
     "extra_plot",
     "extra_ray",
     "extra_robotics",

@@ -171,6 +171,14 @@ class IQL(OfflineAlgorithm):
         converted: np.ndarray = self.actor.head.env_action(action)
         return converted
 
+    @torch.no_grad()
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-probabilities [B] of actions in the environment's format; None with a network of one's own."""
+        if not isinstance(self.actor, PolicyNetwork):
+            return None
+        log_prob: Tensor | None = self.actor.head.env_log_prob(self.actor(observation, mask), action)
+        return log_prob
+
     def stored_action(self, action: np.ndarray) -> np.ndarray:
         """Return actions [...] of the environment as the networks represent them."""
         return stored_actions(self.action_space, action)

@@ -200,7 +200,7 @@ def make_offline_replay(
     """Return the transitions of a loaded dataset, scaled and selected as the parameters say."""
     columns = task.columns
     assert columns is not None
-    rewards: dict[str, float] = {}
+    rewards: dict[str, Any] = {}
     if isinstance(params, OfflineValueParams):
         scale = params.reward_scale * _reward_scale(task, params)
         rewards = {"gamma": params.gamma, "reward_scale": scale, "reward_shift": params.reward_shift}
