@@ -2,6 +2,7 @@
 
     python benchmarks/offline.py --task pendulum   # makes its datasets first, by the commands of docs/datasets.md
     python benchmarks/offline.py                   # every task, which takes many hours
+    python benchmarks/offline.py --datasets         # only make the datasets
     python benchmarks/offline.py --relations       # only say which relations hold of what is stored
 
 The sides, the seeds and the files of results are those of `learning.py`: a seed that is stored already is not trained
@@ -30,6 +31,8 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     status = 0
     for task in () if options.relations else options.task or CELLS:
         make_datasets(SOURCES[task.removesuffix("-online")], options.output_dir / "sources")
+        if options.datasets:
+            continue
         cells = [cell for cell in CELLS[task] if not options.only or cell.name in options.only]
         status = max(status, compare(cells, EVALUATION_EPISODES, results, options))
     for line in store_relations(RELATIONS, results):
@@ -42,6 +45,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = [cell.name for cells in CELLS.values() for cell in cells]
     parser.add_argument("--task", action="append", choices=list(CELLS), help="what to train; repeatable")
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help="one of its cells; repeatable")
+    parser.add_argument("--datasets", action="store_true", help="make the datasets and train nothing else")
     parser.add_argument("--relations", action="store_true", help="train nothing")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/offline"), help="where runs and datasets go")
