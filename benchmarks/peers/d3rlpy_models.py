@@ -6,8 +6,7 @@ variable D3RLPY_PYTHON (or is build/d3rlpy/bin/python):
     python -m venv build/d3rlpy
     build/d3rlpy/bin/pip install -c constraints.txt torch d3rlpy==2.8.0 gymnasium mujoco
 
-It gets arrays, because its own reader of Minari's files joins T + 1 observations with T actions. What differs all the
-same: it leaves out the last transition of a truncated episode, whose final observation has no place in its arrays.
+It gets arrays, because its own reader of Minari's files joins T + 1 observations with T actions.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from gymnasium import spaces
 from peers.same_settings import refuse
 from peers.side_process import ONE_THREAD
 from records import PEERS
+from rl_training.algorithms.params.offline_params import OfflineValueParams
 from rl_training.data.datasets.columns import DatasetColumns, load_columns
 from rl_training.data.datasets.dataset import open_dataset
 from rl_training.data.datasets.offline_replay import best_transitions, return_range_scale
@@ -76,23 +76,19 @@ def train_peer(config: TrainConfig, seeds: list[int]) -> dict[str, Any]:
 
 
 def arrays(columns: DatasetColumns, params: Any) -> dict[str, np.ndarray]:
-    """Return the transitions as d3rlpy takes them: rewards scaled as ours, and only the episodes that ours learns from.
-
-    An episode of one step that was cut off has no transition for it.
-    """
+    """Return the transitions as d3rlpy takes them, with scaled rewards, of the episodes that ours learns from."""
     rows = np.arange(len(columns)) if params.top_episodes == 1 else best_transitions(columns, params.top_episodes)
-    lengths = np.bincount(columns.episode)
-    rows = rows[(lengths[columns.episode[rows]] > 1) | columns.terminated[rows]]
-    scale = params.reward_scale
-    if params.normalize_reward == "return_range":
-        scale *= return_range_scale(columns) or 1.0
-    action = columns.action[rows]
+    rewards = columns.reward[rows]
+    if isinstance(params, OfflineValueParams):
+        scale = return_range_scale(columns) if params.normalize_reward == "return_range" else None
+        rewards = rewards * params.reward_scale * (scale or 1.0) + params.reward_shift
+    observation = np.asarray(columns.observation, dtype=np.float32)
     return {
-        "observations": np.asarray(columns.observation)[columns.place[rows]].astype(np.float32),
-        "actions": (action if action.ndim > 1 else action[:, None]).astype(np.float32 if action.ndim > 1 else np.int64),
-        "rewards": columns.reward[rows] * scale + params.reward_shift,
-        "terminals": columns.terminated[rows].astype(np.float32),
-        "timeouts": (columns.truncated[rows] & ~columns.terminated[rows]).astype(np.float32),
+        "observations": observation[columns.place[rows]],
+        "next_observations": observation[columns.place[rows] + 1],
+        "actions": columns.action[rows].reshape(len(rows), -1).astype(np.float32),
+        "rewards": rewards.astype(np.float32)[:, None],
+        "terminals": columns.terminated[rows].astype(np.float32)[:, None],
     }
 
 
@@ -111,6 +107,7 @@ def peer_settings(config: TrainConfig, action_space: Any) -> dict[str, Any]:
         "arguments": {"batch_size": params.batch_size, **arguments},
         "normalize_observation": params.normalize_observation,
         "action_bounds": bounds,
+        "action_size": int(action_space.n if discrete else action_space.shape[0]),
         "cosine": ["actor_"] if _has_cosine(params) else [],
     }
 
@@ -132,7 +129,7 @@ def _rates(params: Any) -> dict[str, float]:
 
 
 def _bc(params: Any, discrete: bool) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    arguments: dict[str, Any] = {"learning_rate": params.learning_rate, "gamma": params.gamma}
+    arguments: dict[str, Any] = {"learning_rate": params.learning_rate}
     if discrete:
         return "DiscreteBCConfig", ("",), {**arguments, "beta": params.logit_penalty}
     return "BCConfig", ("",), {**arguments, "policy_type": params.policy}
