@@ -8,7 +8,7 @@ import pytest
 from rl_training.algorithms.evaluation.fitted_q import FittedQParams
 from rl_training.runtime.offline_evaluation.estimates import estimate_all, fitted_q_estimate, mean_of
 from rl_training.runtime.offline_evaluation.evaluation import Settings, evaluate_columns
-from table_policies import SmallProcess, table_policy
+from tabular import SmallProcess, table_policy
 
 BEHAVIOUR = np.array([[0.5, 0.5], [0.6, 0.4], [0.3, 0.7]])
 POLICY = np.array([[0.75, 0.25], [0.4, 0.6], [0.2, 0.8]])

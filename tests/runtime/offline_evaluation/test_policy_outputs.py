@@ -16,7 +16,7 @@ from rl_training.models.action_features import ActionFeatures
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.offline_evaluation import policy_outputs as module
 from rl_training.runtime.offline_evaluation.policy_outputs import SAMPLES, PolicyOutputs, policy_outputs
-from table_policies import columns_of, table_policy
+from tabular import columns_of, table_policy
 
 TABLE = np.array([[0.2, 0.8], [0.7, 0.3], [0.5, 0.5]])
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)

@@ -16,7 +16,7 @@ from rl_training.runtime.offline_evaluation.support import (
     doubts_about_value,
     doubts_about_weights,
 )
-from table_policies import columns_of
+from tabular import columns_of
 
 GOOD = Evidence(
     episodes=50,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import assert_same_run, json_rows, last_checkpoint, metric_rows, weights
+from harness import assert_same_run, json_rows, last_checkpoint, metric_rows, tiny_config, weights
 from offline_parts import write_dataset
 from offline_runs import PENDULUM, TASKS, finite, offline_config, write_datasets
 from rl_training.data.datasets.columns import load_columns
@@ -20,6 +20,7 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.storage.state_files import read_state
 from rl_training.runtime.acting.policy import load_policy
+from rl_training.runtime.datasets.recording import RecordRequest, record
 from rl_training.runtime.workflows import evaluate, train
 
 ROW = {"global_step", "update_count", "steps_per_second", "time_collect", "time_update", "time_eval", "learning_rate"}
@@ -168,6 +169,23 @@ def test_an_environment_that_only_the_dataset_names_is_never_imported(
         assert result.status == "completed"
         assert reason in caplog.text
         assert "eval_return_mean" not in result.metrics
+
+
+def test_a_dataset_that_was_recorded_here_brings_its_wrappers(tmp_path: Path) -> None:
+    env_kwargs = {"frame_stack": 2, "max_episode_steps": 12, "normalize_observation": True, "g": 9.0}
+    behaviour = train(
+        tiny_config(
+            tmp_path / "behaviour", env_id="Pendulum-v1", env_kwargs=env_kwargs, total_timesteps=32, eval_episodes=0
+        )
+    )
+    record(RecordRequest(behaviour.run_dir, episodes=4, name="pendulum/stacked-v0"), quiet=True)
+    config = offline_config("bc", tmp_path / "runs", dataset="pendulum/stacked-v0", env_kwargs={"max_episode_steps": 5})
+    result = train(config)
+    assert read_metadata(result.run_dir)["env_id"] == "Pendulum-v1"
+    written = json.loads((last_checkpoint(result.run_dir) / "manifest.json").read_text())["config"]["env_kwargs"]
+    assert written == {"frame_stack": 2, "max_episode_steps": 5, "g": 9.0}
+    assert result.metrics["eval_length_mean"] == 5
+    assert evaluate(result.run_dir, num_episodes=1).metrics["eval_length_mean"] == 5
 
 
 def test_a_path_names_a_dataset_too(tmp_path: Path, datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:

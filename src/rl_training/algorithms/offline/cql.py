@@ -42,6 +42,7 @@ class CQLParams(OfflineValueParams):
         **rules(FREE, "temperature", "target_entropy", "max_grad_norm", "optimizer_eps"),
         **rules(START, "temperature_init"),
         **rules(NETWORKS, "num_critics", "hidden_sizes", "critic_hidden_sizes", "activation"),
+        **rules(NETWORKS, "critic_layer_norm"),
     }
 
     # Options of soft actor-critic that have no meaning here, or that the penalty does not cover.
@@ -86,6 +87,8 @@ class CQLParams(OfflineValueParams):
     """Widths of the critics' hidden layers; null: the same as hidden_sizes."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
     """Activation function of the hidden layers."""
+    critic_layer_norm: bool = False
+    """Normalise the critics' hidden layers (LayerNorm), which limits values of actions that no data supports."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
     """Gradients are clipped to this norm; null switches clipping off."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8

@@ -30,7 +30,7 @@ from rl_training.models.continuous import StackedCritic
 from rl_training.models.distributions import Distribution
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.policy_network import PolicyNetwork, stored_actions
-from rl_training.models.value_networks import StackedQNetwork, ValueNetwork
+from rl_training.models.q_network import StackedQNetwork, ValueNetwork
 
 COSINE = Schedule(type="cosine")
 

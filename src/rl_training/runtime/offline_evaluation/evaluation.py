@@ -163,23 +163,28 @@ def evaluate_columns(
         dataset_values=dataset_values,
         effective_episodes=effective,
     )
-    about_value, about_weights = doubts_about_value(evidence), doubts_about_weights(evidence)
-    notes.doubts += about_value + about_weights
     metrics = {
         **value.as_metrics("fqe"),
         **weighted,
         **behaviour,
-        "support": "thin" if about_value else "adequate",
-        **({} if effective is None else {"importance_support": "thin" if about_weights else "adequate"}),
-        "action_agreement": evidence.agreement,
-        **({} if effective is None else {"effective_episodes": effective}),
-        "fqe_residual": fitted.residual,
+        **_judge(evidence, notes),
         "gamma": gamma,
         "fqe_updates": settings.updates,
         "dataset_episodes": len(columns.first),
         "dataset_steps": len(columns),
     }
     return metrics, notes
+
+
+def _judge(evidence: Evidence, notes: _Notes) -> dict[str, Any]:
+    """Return how well the data supports the estimates, and note the doubts."""
+    about_value, about_weights = doubts_about_value(evidence), doubts_about_weights(evidence)
+    notes.doubts += about_value + about_weights
+    judged: dict[str, Any] = {"support": "thin" if about_value else "adequate"}
+    if evidence.effective_episodes is not None:
+        judged["importance_support"] = "thin" if about_weights else "adequate"
+        judged["effective_episodes"] = evidence.effective_episodes
+    return {**judged, "action_agreement": evidence.agreement, "fqe_residual": evidence.residual}
 
 
 def _settings(

@@ -28,13 +28,15 @@ from rl_training.envs.spaces import same_form, unsupported_action, unsupported_o
 from rl_training.errors import AxiomError, CheckpointError, ConfigError, DatasetError
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.configuration.env_params import WRAPPER_KEYS, env_params
+from rl_training.experiment.configuration.env_params import MODES, env_params
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.tasks import Task
 from rl_training.runtime.setup.task_setup import TaskSetup
 
 logger = logging.getLogger("rl_training")
 
+# Settings that concern the environments of training, which an offline run does not have.
+_OF_TRAINING = ("normalize_observation", "normalize_reward", "num_workers", "worker_timeout", "render_mode")
 RECORD = "dataset"
 """The key of metadata and manifests that contains the record of the dataset."""
 
@@ -71,30 +73,28 @@ def _environment_of(dataset: Dataset, given: Mapping[str, Any]) -> tuple[str | N
     Somebody else may have made the dataset: what it names is looked up among registered environments, and nothing is
     imported for it.
     """
-    if dataset.env_spec is None:
+    env_id = dataset.env_id
+    if env_id is None:
         return None, {}, f"the dataset {dataset.name} names no environment"
-    env_id = str(dataset.env_spec["id"])
     if ":" in env_id:  # would import a module
         return None, {}, f"{env_id}, the environment of the dataset {dataset.name}, is not a registered one"
     try:
-        env_kwargs = {**_arguments(dataset.env_spec, find_spec(env_id)), **given}
+        env_kwargs = {**_recorded_arguments(dataset, find_spec(env_id)), **given}
         inspect_environment(env_id, env_kwargs)
     except AxiomError as error:
         return None, {}, f"{env_id}, the environment of the dataset {dataset.name}, cannot be made ({error})"
     return env_id, env_kwargs, ""
 
 
-def _arguments(spec: Mapping[str, Any], registered: EnvSpec) -> dict[str, Any]:
-    """Return the plain arguments and the time limit of a specification, as far as the registered one differs."""
-    kwargs = spec.get("kwargs")
+def _recorded_arguments(dataset: Dataset, registered: EnvSpec) -> dict[str, Any]:
+    """Return the arguments and wrapper settings that a dataset was recorded with, except for those of training."""
     found = {
-        key: value
-        for key, value in (kwargs.items() if isinstance(kwargs, dict) else ())
-        if isinstance(value, bool | int | float | str)
-        and key not in (*WRAPPER_KEYS, "render_mode")
-        and registered.kwargs.get(key) != value
+        key: {name: part for name, part in value.items() if name not in _OF_TRAINING} if key in MODES else value
+        for key, value in dataset.env_kwargs.items()
+        if key not in _OF_TRAINING and (key not in MODES or isinstance(value, Mapping))
     }
-    limit = spec.get("max_episode_steps")
+    found = {key: value for key, value in found.items() if registered.kwargs.get(key) != value}
+    limit = None if dataset.env_spec is None else dataset.env_spec.get("max_episode_steps")
     if type(limit) is int and limit > 0 and limit != registered.max_episode_steps:
         found["max_episode_steps"] = limit
     return found
