@@ -20,7 +20,7 @@ PACKAGES = (
     *("axiomrl", "torch", "gymnasium", "numpy", "numba", SB3, "sbx-rl", "mctx", "jax", "envpool"),
     *("Box2D", "mujoco", "ale-py", "onnxruntime"),
 )
-_PACKAGES_BESIDE = {"cleanrl": "cleanrl", "LightZero": "lightzero"}
+_PACKAGES_BESIDE = {"cleanrl": "cleanrl", "LightZero": "lightzero", "d3rlpy": "d3rlpy"}
 """Peers by their folder in `PEERS`."""
 _MISSING = {
     SB3: "stable-baselines3 is not installed: {bench}",

@@ -8,9 +8,10 @@
 
 The sides of a benchmark alternate, with equal settings and one thread unless a ratio says otherwise; a ratio above 1
 means that this package is faster, and of every ratio a higher one is better. stable-baselines3, SBX and mctx come with
-the extra `bench`, EnvPool with `pip install envpool`. CleanRL's and LightZero's requirements contradict ours, so they
-live in folders of their own: `peers/cleanrl_scripts.py` and `peers/lightzero_search.py` say how to install them. The
-older checkout is `build/before` unless `--before` names another. A peer that is not there is said to be missing.
+the extra `bench`, EnvPool with `pip install envpool`. CleanRL's, LightZero's and d3rlpy's requirements contradict ours,
+so they live in folders of their own: `peers/cleanrl_scripts.py`, `peers/lightzero_search.py` and
+`peers/d3rlpy_learners.py` say how to install them. The older checkout is `build/before` unless `--before` names
+another. A peer that is not there is said to be missing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from speed_cases import (
     checkpoint_speed,
     env_speed,
     export_speed,
+    offline_speed,
     scaling_speed,
     search_speed,
     seeds_speed,
@@ -45,6 +47,10 @@ BENCHMARKS = {
         *(
             Benchmark(name, partial(training_speed.measure, name), partial(training_speed.settings, name))
             for name in CASES
+        ),
+        *(
+            Benchmark(name, partial(offline_speed.measure, name), offline_speed.settings)
+            for name in offline_speed.CASES
         ),
         Benchmark("search", search_speed.measure, search_speed.settings, search_speed.CLOCK),
         Benchmark("environments", env_speed.measure, env_speed.settings, env_speed.CLOCKS),

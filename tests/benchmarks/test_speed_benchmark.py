@@ -17,7 +17,14 @@ from peers import cleanrl_scripts, lightzero_search
 from records import RESULTS, SB3, versions_beside, why_missing
 from rl_training.experiment.configuration.config_files import load_config
 from rl_training.install_hint import install_hint
-from speed_cases import env_speed, scaling_speed, search_speed, seeds_speed, training_side, training_speed
+from speed_cases import (
+    env_speed,
+    scaling_speed,
+    search_speed,
+    seeds_speed,
+    training_side,
+    training_speed,
+)
 from speed_cases.speed_guard import fallen
 from speed_cases.speed_parts import Benchmark, Effort, Outcome, alternate, quickest
 from speed_cases.training_cases import CASES
@@ -164,7 +171,7 @@ def test_a_quick_look_measures_everything_and_stores_nothing(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
     assert set(speed.BENCHMARKS) == {
         *("ppo", "ppo-long", "ppo-halfcheetah", "ppo-pong", "dqn", "sac", "td3", "efficientzero", "seeds", "sweep"),
-        *("search", "environments", "startup", "checkpoints", "scaling", "priorities", "export"),
+        *("search", "environments", "startup", "checkpoints", "scaling", "priorities", "export", "td3_bc", "iql"),
     }
 
 

@@ -16,11 +16,11 @@ from rl_training.algorithms.offline.discrete_cql import discrete_penalty
 
 
 def test_the_penalty_is_the_importance_weighted_log_sum_minus_the_datas_value() -> None:
-    # One critic, two proposed actions per row, values log 2 and log 4, densities 1/2 and 2: sum 2 / 0.5 + 4 / 2 = 6.
+    # One critic, two proposed actions per row, values log 2 and log 4, densities 1/2 and 4: sum 2 / 0.5 + 4 / 4 = 5.
     values = torch.tensor([[[math.log(2)], [math.log(4)]]])
-    log_density = torch.tensor([[math.log(0.5)], [math.log(2)]])
+    log_density = torch.tensor([[math.log(0.5)], [math.log(4)]])
     penalty = conservative_penalty(values, log_density, torch.tensor([[0.25]]))
-    assert penalty.tolist() == pytest.approx([math.log(6) - 0.25])
+    assert penalty.tolist() == pytest.approx([math.log(5) - 0.25])
 
 
 def test_penalties_are_means_over_rows_for_each_critic() -> None:

@@ -1,10 +1,7 @@
 """From the same weights and the same batches, updates here and in d3rlpy lead to the same weights.
 
-d3rlpy is no dependency of the tests, because its pins are old. An environment of its own runs them:
-
-    python -m venv d3rlpy-env
-    d3rlpy-env/bin/pip install -e ".[dev]" -c constraints.txt "d3rlpy==2.8.0"
-    d3rlpy-env/bin/python -m pytest tests/algorithms/offline/test_d3rlpy_updates.py
+d3rlpy is no dependency of the tests: `benchmarks/peers/d3rlpy_learners.py` says how to install it beside this package.
+Without it the tests are skipped.
 """
 
 from __future__ import annotations
@@ -18,13 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from offline_parts import make_offline
+from peers import d3rlpy_learners
 from replay_parts import CHOICE, OBSERVATION, TORQUE, generator
 from rl_training.data.batches import ReplayBatch
 
-d3rlpy = pytest.importorskip("d3rlpy")
+if d3rlpy_learners.why_missing() is not None:
+    pytest.skip("d3rlpy is not installed", allow_module_level=True)
 
-from d3rlpy.models.encoders import VectorEncoderFactory  # noqa: E402
-from d3rlpy.torch_utility import TorchMiniBatch  # noqa: E402
+import d3rlpy
+from d3rlpy.models.encoders import VectorEncoderFactory
+from d3rlpy.torch_utility import TorchMiniBatch
 
 ROWS, UPDATES, GAMMA = 32, 20, 0.9
 RATES = {"learning_rate": 1e-3, "actor_learning_rate": 5e-4}
