@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gc
 import logging
 import shlex
 import signal
@@ -70,6 +72,15 @@ def _global_options(
     pass
 
 
+@functools.cache
+def _workflows() -> Any:
+    """Import the workflows, with torch; what they import stays, so that nobody need search it for garbage again."""
+    from rl_training.runtime import workflows
+
+    gc.freeze()
+    return workflows
+
+
 def train(
     request: ConfigRequest,
     output: Output,
@@ -81,8 +92,13 @@ def train(
 ) -> int:
     """Train from a file, a preset, or an algorithm and an environment; with --seeds, once per seed."""
     config = _apply_overrides(request, continue_from, trust_code=trust_code)
-    from rl_training.experiment.sweeps import trains_in_this_process
-    from rl_training.runtime import workflows
+    from rl_training.experiment.sweeps import chosen_executor, trains_in_this_process
+
+    if chosen_executor(config) == "processes":
+        from rl_training.runtime.sweep.server import start_sweep_server
+
+        start_sweep_server()
+    workflows = _workflows()
     from rl_training.runtime.recording.progress import make_progress
 
     # Seeds in other processes report their progress as log messages.
@@ -122,9 +138,7 @@ def evaluate(
     chosen: Any = {"seed": seed, "task": task, "stochastic": stochastic, "device": device, "trust_code": trust_code}
     if request.offline is not None:
         return show_offline_evaluation(checkpoint, request, output, **chosen)
-    from rl_training.runtime import workflows
-
-    result = workflows.evaluate(
+    result = _workflows().evaluate(
         checkpoint,
         num_episodes=num_episodes,
         video_episodes=1 if video else 0,
@@ -175,7 +189,7 @@ def resume(
             "--seeds: resume is for one run; the missing seeds of a sweep are trained by "
             "`axiomrl train --continue SUMMARY`"
         )
-    from rl_training.runtime import workflows
+    workflows = _workflows()
     from rl_training.runtime.recording.progress import make_progress
 
     result = workflows.resume(

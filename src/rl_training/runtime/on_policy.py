@@ -35,6 +35,7 @@ def begin_on_policy(session: TrainingSession) -> tuple[OnPolicyAlgorithm, Rollou
         device=session.device,
         generator=session.streams["policy"],
     )
+    session.setup.accelerate_collecting(collector)
     session.start(algorithm, collector)
     return algorithm, collector
 

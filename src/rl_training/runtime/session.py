@@ -114,7 +114,7 @@ class TrainingSession(RecordedRun):
             finished_at_utc=None,
             resume_mode=self.resume_mode,
             acceleration=self.setup.acceleration,
-            **({} if self.setup.dataset is None else {"dataset": self.setup.dataset}),
+            dataset=self.setup.dataset,
         )
         self._signals.install()
         self._timed_from = (self.step, time.perf_counter())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.run_utils import resolve_device
-from rl_training.runtime.setup.acceleration import accelerate, log_acceleration, planned_updates
+from rl_training.runtime.setup.acceleration import accelerate, accelerate_collecting, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
 from rl_training.runtime.setup.dataset_setup import DatasetTask, check_same_dataset, dataset_record, with_dataset
 from rl_training.runtime.setup.mixed_dataset import open_mixed_dataset
@@ -52,6 +53,9 @@ def _written_names(resumed: ResumePoint | None) -> set[str]:
         return set()
     before, after = ({entry.name for entry in named_callbacks(entries)} for entries in resumed.changed[CALLBACKS])
     return after - before - {resumed.checkpoint.config["env_id"]}
+
+
+logger = logging.getLogger("rl_training")
 
 
 class RunSetup:
@@ -155,6 +159,13 @@ class RunSetup:
         self.acceleration = accelerate(algorithm, self.config.acceleration, updates)
         log_acceleration(self.acceleration)
         return algorithm
+
+    def accelerate_collecting(self, collector: Any) -> None:
+        """Attach the kernel that knows a collector of rollouts, if there is one."""
+        kernel = accelerate_collecting(collector, self.config.acceleration)
+        if kernel is not None:
+            self.acceleration["kernel"] = f"{self.acceleration['kernel']}, {kernel}"
+            logger.info("acceleration: the kernel `%s` collects", kernel)
 
     def lineage(self) -> dict[str, Any] | None:
         """Return the metadata entry about the run that this one started from, None if there is none."""
