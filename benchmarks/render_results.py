@@ -91,7 +91,8 @@ def with_section(text: str, section: str) -> str:
 
 def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
     scores_shown = ("mean", "std", "min", "median", "max")
-    table = heading("preset", "environment", "steps", "seeds", *scores_shown, "episodes", "minutes")
+    steps = "updates" if all(entry["config"].get("dataset") for entry in presets) else "steps"
+    table = heading("preset", "environment", steps, "seeds", *scores_shown, "episodes", "minutes")
     for entry in presets:
         runs = entry["runs"]
         scores = [run["eval_return_mean"] for run in runs]
