@@ -1,4 +1,4 @@
-"""The benchmark of offline learning makes its datasets as documented and gives both sides the same data and settings."""
+"""The benchmark of offline learning makes datasets as documented, and gives both sides the same data and settings."""
 
 from __future__ import annotations
 
