@@ -18,7 +18,7 @@ OURS, SB3, D3RLPY = "ours", "stable_baselines3", "d3rlpy"
 """What the sides are called in stored results."""
 PACKAGES = (
     *("axiomrl", "torch", "gymnasium", "numpy", "numba", SB3, "sbx-rl", "mctx", "jax", "envpool"),
-    *("Box2D", "mujoco", "ale-py"),
+    *("Box2D", "mujoco", "ale-py", "onnxruntime"),
 )
 _PACKAGES_BESIDE = {"cleanrl": "cleanrl", "LightZero": "lightzero"}
 """Peers by their folder in `PEERS`."""
