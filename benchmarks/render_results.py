@@ -51,7 +51,9 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
     """Return the section between the markers: learning results, then speed, then how to repeat them."""
     stored = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results_dir.glob("*.json"))]
     presets = [
-        entry for entry in stored if entry.get("runs") and entry.get("preset") and entry["config"]["algo"] in algorithms
+        entry
+        for entry in stored
+        if "preset" in entry and entry.get("runs") and entry.get("config", {}).get("algo") in algorithms
     ]
     speeds = [entry for entry in stored if entry.get("sides") and entry["algo"] in algorithms]
     games = [entry for entry in stored if entry.get("games") and entry["config"]["algo"] in algorithms]
