@@ -66,7 +66,7 @@ RELATIONS = (
 
 
 def store_relations(relations: Sequence[Relation], results: Path) -> Iterator[str]:
-    """Store which relations hold of the stored results, and yield a line for each; with too few seeds it is left out."""
+    """Store which relations hold of the stored results, and yield a line for each that has seeds enough."""
     path = results / FILE
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     datasets = {**known.get("datasets", {}), **_described()}
