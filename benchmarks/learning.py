@@ -175,7 +175,7 @@ def store(path: Path, job: Job, row: dict[str, Any]) -> None:
 def command(cell: Cell, side: str, seeds: Sequence[int]) -> str:
     """Return what trains these seeds again."""
     if cell.suite == "offline":
-        return "python benchmarks/offline.py"
+        return f"python benchmarks/offline.py --only {cell.name}"
     of_the_suite = cell.changes and cell.total_timesteps is None
     if side == SB3 or of_the_suite:
         return f"python benchmarks/learning.py --suite {cell.suite}"

@@ -2,7 +2,7 @@
 
     python benchmarks/offline.py --task pendulum   # makes its datasets first, by the commands of docs/datasets.md
     python benchmarks/offline.py                   # every task, which takes many hours
-    python benchmarks/offline.py --datasets         # only make the datasets
+    python benchmarks/offline.py --datasets        # only make the datasets
     python benchmarks/offline.py --relations       # only say which relations hold of what is stored
 
 The sides, the seeds and the files of results are those of `learning.py`: a seed that is stored already is not trained
@@ -30,11 +30,12 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     os.environ.setdefault("MINARI_DATASETS_PATH", str((options.output_dir / "datasets").resolve()))
     status = 0
     for task in () if options.relations else options.task or CELLS:
-        make_datasets(SOURCES[task.removesuffix("-online")], options.output_dir / "sources")
-        if options.datasets:
-            continue
         cells = [cell for cell in CELLS[task] if not options.only or cell.name in options.only]
-        status = max(status, compare(cells, EVALUATION_EPISODES, results, options))
+        if not cells:
+            continue
+        make_datasets(SOURCES[task.removesuffix("-online")], options.output_dir / "sources")
+        if not options.datasets:
+            status = max(status, compare(cells, EVALUATION_EPISODES, results, options))
     for line in store_relations(RELATIONS, results):
         print(line)
     return status

@@ -51,7 +51,9 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
     """Return the section between the markers: learning results, then speed, then how to repeat them."""
     stored = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results_dir.glob("*.json"))]
     presets = [
-        entry for entry in stored if entry.get("runs") and entry.get("preset") and entry["config"]["algo"] in algorithms
+        entry
+        for entry in stored
+        if "preset" in entry and entry.get("runs") and entry.get("config", {}).get("algo") in algorithms
     ]
     speeds = [entry for entry in stored if entry.get("sides") and entry["algo"] in algorithms]
     games = [entry for entry in stored if entry.get("games") and entry["config"]["algo"] in algorithms]
@@ -91,7 +93,8 @@ def with_section(text: str, section: str) -> str:
 
 def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
     scores_shown = ("mean", "std", "min", "median", "max")
-    table = heading("preset", "environment", "steps", "seeds", *scores_shown, "episodes", "minutes")
+    steps = "updates" if all(entry["config"].get("dataset") for entry in presets) else "steps"
+    table = heading("preset", "environment", steps, "seeds", *scores_shown, "episodes", "minutes")
     for entry in presets:
         runs = entry["runs"]
         scores = [run["eval_return_mean"] for run in runs]

@@ -12,7 +12,7 @@ from typing import Any
 from learning import stored
 from offline_cases.cells import CELLS
 from offline_cases.sources import KINDS, SOURCES, describe, random_score
-from records import D3RLPY
+from records import D3RLPY, origin
 from rl_training.data.datasets.location import datasets_root
 from rl_training.experiment.statistics import (
     bootstrap_interval,
@@ -66,7 +66,7 @@ RELATIONS = (
 
 
 def store_relations(relations: Sequence[Relation], results: Path) -> Iterator[str]:
-    """Store which relations hold of the stored results, and yield a line for each; what is not stored is left out."""
+    """Store which relations hold of the stored results, and yield a line for each that has seeds enough."""
     path = results / FILE
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     datasets = {**known.get("datasets", {}), **_described()}
@@ -74,13 +74,14 @@ def store_relations(relations: Sequence[Relation], results: Path) -> Iterator[st
     for relation in relations:
         one, other = _scores(relation.one, results), _scores(relation.other, results)
         behaviour = datasets.get(relation.other, {}).get("return_mean")
-        if not one or not (other or behaviour is not None):
+        if len(one) < SEEDS_FOR_INTERVAL or (behaviour is None and len(other) < SEEDS_FOR_INTERVAL):
             continue
         measured = _RULES[relation.kind](one, other or [behaviour], random_score(relation.env_id))
         found.append({"relation": relation.kind, "one": relation.one, "other": relation.other, **measured})
         shown = {key: round(value, 3) if isinstance(value, float) else value for key, value in measured.items()}
         yield f"{relation.one} {relation.kind} {relation.other}: {shown}"
-    write_json_atomically(path, {"benchmark": "offline_relations", "datasets": datasets, "relations": found})
+    content = {"benchmark": "offline_relations", "datasets": datasets, "relations": found, **origin()}
+    write_json_atomically(path, content)
 
 
 def _described() -> dict[str, Any]:

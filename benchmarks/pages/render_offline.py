@@ -16,7 +16,7 @@ _WORDS = {
     "fails": "stays below half of the way from random actions to the behaviour",
     "above": "has a higher interquartile mean than",
     "beats": "beats, by intervals that do not overlap,",
-    "matches": "learns as well as (probability of improvement at least 0.45)",
+    "matches": "has a probability of improvement of at least 0.45 over",
     "reaches": "reaches in half of the steps the mean of",
 }
 
@@ -39,7 +39,7 @@ def relation_blocks(results: Path, algorithms: Sequence[str]) -> list[list[str]]
         "What must hold between results, whatever the scores are. Scores are interquartile means over the seeds with",
         "95 % intervals; [datasets](../datasets.md#datasets-to-start-with) says where the datasets come from.",
     ]
-    table = heading("result", "seeds", "score", "relation", "to", "its score", "probability of improvement", "holds")
+    table = heading("result", "seeds", "score", "relation", "to", "its score", "measured", "holds")
     for entry in found:
         other = entry.get("other_scores")
         table.append(
@@ -67,7 +67,7 @@ def _estimate(scores: Mapping[str, Any]) -> str:
 def _chance(entry: Mapping[str, Any]) -> str:
     if "probability_of_improvement" not in entry:
         return f"{entry.get('reached', entry.get('reached_at_most')):.0%} of the way"
-    text = f"{entry['probability_of_improvement']:.2f}"
+    text = f"probability of improvement {entry['probability_of_improvement']:.2f}"
     if "probability_low" in entry:
         text += f" [{entry['probability_low']:.2f}, {entry['probability_high']:.2f}]"
     return text
