@@ -63,7 +63,10 @@ def train_run(seed: int, output_dir: Path) -> Path:
         "checkpoint_interval": INTERVAL,
         "eval_episodes": 0,
     }
-    return train(load_config(preset=PRESET, overrides=overrides, set_values=["keep_checkpoints=null"])).run_dir
+    result = train(load_config(preset=PRESET, overrides=overrides, set_values=["keep_checkpoints=null"]))
+    if result.status != "completed":
+        raise SystemExit(f"the training of seed {seed} was {result.status}")
+    return result.run_dir
 
 
 def checkpoint(run_dir: Path, step: int) -> Path:
@@ -106,6 +109,13 @@ def rank(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     correlation = spearman([row["fqe_value"] for row in rows], [row["true_return"] for row in rows])
     print(f"seed {seed}: Spearman correlation {correlation:.3f}", flush=True)
     return {"seed": seed, "spearman": correlation, **behaviour, "checkpoints": rows}
+
+
+def stored_runs(settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Return the stored results of other seeds with the same settings, by seed."""
+    stored = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    same = all(stored.get(key) == value for key, value in settings.items())
+    return {run["seed"]: run for run in stored["runs"]} if same else {}
 
 
 def render(content: dict[str, Any]) -> str:
@@ -155,18 +165,22 @@ def main() -> None:
     datasets = arguments.output_dir / "datasets"
     shutil.rmtree(datasets, ignore_errors=True)  # of an earlier call
     os.environ["MINARI_DATASETS_PATH"] = str(datasets.resolve())
-    runs = []
+    settings = {
+        "benchmark": "ope_ranking",
+        "preset": PRESET,
+        "true_episodes": arguments.episodes,
+        "dataset_episodes_per_source": arguments.dataset_episodes,
+        "updates": arguments.updates,
+    }
+    runs = stored_runs(settings)
     for seed in [int(text) for text in arguments.seeds.split(",")]:
-        runs.append(rank(seed, arguments))
+        runs[seed] = rank(seed, arguments)
+        correlations = [run["spearman"] for run in runs.values()]
         content = {
-            "benchmark": "ope_ranking",
-            "preset": PRESET,
-            "true_episodes": arguments.episodes,
-            "dataset_episodes_per_source": arguments.dataset_episodes,
-            "updates": arguments.updates,
-            "spearman_mean": float(np.mean([run["spearman"] for run in runs])),
-            "spearman_least": min(run["spearman"] for run in runs),
-            "runs": runs,
+            **settings,
+            "spearman_mean": float(np.mean(correlations)),
+            "spearman_least": min(correlations),
+            "runs": [runs[key] for key in sorted(runs)],
             **origin(),
         }
         write_json_atomically(RESULT, content)

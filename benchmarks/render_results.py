@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pages.render_offline import relation_blocks
 from pages.result_tables import heading, repeat_command, score_text, span, versions
 from records import RESULTS, ROOT
 
@@ -50,13 +51,16 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
     """Return the section between the markers: learning results, then speed, then how to repeat them."""
     stored = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results_dir.glob("*.json"))]
     presets = [
-        entry for entry in stored if entry.get("runs") and entry.get("preset") and entry["config"]["algo"] in algorithms
+        entry
+        for entry in stored
+        if "preset" in entry and entry.get("runs") and entry.get("config", {}).get("algo") in algorithms
     ]
     speeds = [entry for entry in stored if entry.get("sides") and entry["algo"] in algorithms]
     games = [entry for entry in stored if entry.get("games") and entry["config"]["algo"] in algorithms]
     blocks: list[list[str]] = []
     if presets:
         blocks += _learning(presets)
+    blocks += relation_blocks(results_dir, algorithms)
     if games:
         blocks += _games(games)
     suites = [entry for entry in stored if entry.get("suite") and entry["config"]["algo"] in algorithms]
@@ -89,7 +93,8 @@ def with_section(text: str, section: str) -> str:
 
 def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
     scores_shown = ("mean", "std", "min", "median", "max")
-    table = heading("preset", "environment", "steps", "seeds", *scores_shown, "episodes", "minutes")
+    steps = "updates" if all(entry["config"].get("dataset") for entry in presets) else "steps"
+    table = heading("preset", "environment", steps, "seeds", *scores_shown, "episodes", "minutes")
     for entry in presets:
         runs = entry["runs"]
         scores = [run["eval_return_mean"] for run in runs]
@@ -320,12 +325,15 @@ def main() -> None:
     """Write every page."""
     from learning_suites import CELLS
     from pages.render_comparison import write_comparison
+    from pages.render_offline import PAGE as DATASETS
+    from pages.render_offline import render_datasets
     from pages.render_performance import PAGE, render_performance
 
     for name in PAGES:
         write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))
     docs = ALGORITHM_PAGES.parent
     write_page(docs / PAGE, render_performance(RESULTS))
+    write_page(docs / DATASETS, render_datasets(RESULTS))
     write_comparison(CELLS, RESULTS, docs)
 
 

@@ -34,7 +34,7 @@ def score_text(value: float) -> str:
 
 def repeat_command(entry: dict[str, Any]) -> str:
     """Return the command that trains every stored seed; that of a preset may be stored for the last seed only."""
-    if "preset" not in entry:
+    if "preset" not in entry or "offline.py" in entry["command"]:
         return str(entry["command"])
     seeds = ",".join(str(run["seed"]) for run in sorted(entry["runs"], key=lambda run: run["seed"]))
     command = f"python benchmarks/learning.py --preset {entry['preset']} --seeds {seeds}"

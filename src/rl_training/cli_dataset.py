@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_training.cli_config import CheckpointPath, TrustCode, integer_option
-from rl_training.cli_output import Output, add_command, key_value_lines, make_app
+from rl_training.cli_output import Help, Output, add_command, key_value_lines, make_app
 from rl_training.errors import AxiomError, ConfigError
+from rl_training.experiment.storage.printing import printable
 
 if TYPE_CHECKING:
     from rl_training.data.datasets.dataset import Dataset
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rl_training")
 
 app = make_app("Record, look at, check, merge and split datasets of episodes, in Minari's format.")
+
+
+@app.callback(add_help_option=False)
+def _group_options(help: Help = False) -> None:
+    pass
+
+
 NewName = Annotated[
     str | None,
     typer.Option("--name", metavar="ID", help="The new dataset's id, such as `pendulum/expert-v0`; chosen by default."),
@@ -203,7 +211,7 @@ def list_datasets(output: Output) -> int:
             logger.warning("%s", error)
     logger.info("datasets in %s", root)
     columns = ("dataset", "episodes", "steps", "env_id", "algorithm")
-    rows = [columns, *(tuple(str(entry[key] or "") for key in columns) for entry in found)]
+    rows = [columns, *(tuple(printable(str(entry[key] or "")) for key in columns) for entry in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     output.show({"root": root, "datasets": found}, lines if found else [])

@@ -60,6 +60,16 @@ class Output:
         return status
 
 
+def _show_help(context: typer.Context, asked: bool) -> None:
+    if asked:
+        print(context.get_help())
+        raise typer.Exit
+
+
+# pydantic would check typer's default --help of a group of commands, and its import doubles the time of `train --help`.
+Help = Annotated[bool, typer.Option("--help", callback=_show_help, is_eager=True, help="Show this message.")]
+
+
 def make_app(summary: str) -> typer.Typer:
     """Return an empty application with plain, fast help and without completion commands."""
     return typer.Typer(help=summary, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

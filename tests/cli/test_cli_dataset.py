@@ -164,6 +164,18 @@ def test_list_names_what_there_is(axiomrl: Command, recorded: str, root: Path) -
     assert record["datasets"][0]["env_id"] == "CartPole-v1"
 
 
+def test_names_in_a_file_cannot_control_the_terminal(
+    axiomrl: Command, recorded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = open_dataset(recorded).data_file.with_name("metadata.json")
+    hostile = "\x1b]0;mine\x07\x1b[2J"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "dataset_id": hostile, "algorithm_name": hostile}))
+    monkeypatch.setattr("rl_training.runtime.datasets.progress.LINE_INTERVAL", 0.0)
+    for command in (("list",), ("show", recorded), ("check", recorded)):
+        answer = axiomrl("dataset", *command)
+        assert "\x1b" not in answer.out + answer.err, command
+
+
 def test_without_datasets_the_list_is_empty(axiomrl: Command) -> None:
     answer = axiomrl("dataset", "list")
     assert (answer.status, answer.out) == (0, "")
@@ -179,6 +191,7 @@ def _modules_after(*arguments: str) -> set[str]:
 
 def test_looking_at_datasets_needs_no_torch(recorded: str) -> None:
     assert not {"torch", "gymnasium", "h5py"} & _modules_after("dataset", "list")
+    assert not {"torch", "gymnasium", "h5py", "pydantic"} & _modules_after("dataset", "record", "--help")
     assert "torch" not in _modules_after("dataset", "show", recorded)
 
 

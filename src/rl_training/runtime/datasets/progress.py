@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from rl_training.experiment.storage.printing import printable
 from rl_training.runtime.recording.progress import StepRate, duration
 
 LINE_INTERVAL = 5.0
@@ -21,7 +22,7 @@ class Progress:
     def __init__(
         self, what: str, total: int, unit: str, *, stream: TextIO, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.what, self.total, self.unit = what, max(total, 1), unit
+        self.what, self.total, self.unit = printable(what), max(total, 1), unit  # names may be somebody else's
         self.done = 0
         self._stream, self._clock = stream, clock
         self._rate = StepRate(clock)

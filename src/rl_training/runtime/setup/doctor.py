@@ -20,6 +20,7 @@ _EXTRAS = {
     "box2d": ("Box2D",),
     "dmc": ("shimmy", "dm_control"),
     "envpool": ("envpool",),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
     "minatar": ("minatar",),
     "mujoco": ("mujoco",),
     "offline": ("h5py", "minari", "PIL"),
