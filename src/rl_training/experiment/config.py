@@ -12,7 +12,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from annotated_types import DocInfo, Ge, MaxLen, MinLen, Predicate
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.configuration.config_blocks import BenchmarkParams, EarlyStoppingParams, TrackingParams
+from rl_training.experiment.configuration.config_blocks import (
+    BenchmarkParams,
+    EarlyStoppingParams,
+    MlflowParams,
+    TrackingParams,
+    VideoParams,
+)
 from rl_training.experiment.configuration.env_params import check_env_kwargs
 from rl_training.experiment.configuration.fork_rules import (
     ALGORITHM,
@@ -62,7 +68,7 @@ class TrainConfig:
         **rules(FREE, "total_timesteps", "output_dir", "eval_episodes", "eval_interval", "log_interval"),
         **rules(FREE, "checkpoint_interval", "keep_checkpoints", "deterministic", "torch_threads"),
         **rules(FREE, "acceleration", "callbacks"),
-        **rules(FREE, "name", "tags", "early_stopping", "tracking"),
+        **rules(FREE, "name", "tags", "early_stopping", "tracking", "video"),
         **rules(ALGORITHM, "algo"),
         **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
         **rules(STREAMS, "seed", "device"),
@@ -156,7 +162,10 @@ class TrainConfig:
     """A sweep: `seeds: [1, 2, 3]` trains the configuration once per seed; empty: one run with `seed`."""
 
     tracking: dict[str, Any] = field(default_factory=dict)
-    """Dashboards in addition to `metrics.jsonl`: TensorBoard and Weights & Biases."""
+    """Dashboards in addition to `metrics.jsonl`: TensorBoard, Weights & Biases, MLflow, trackio."""
+
+    video: dict[str, Any] = field(default_factory=dict)
+    """Films during training: `interval` in environment steps, and `episodes` each time; empty: none."""
 
     def __post_init__(self) -> None:
         # Python callers may write a string and a list; anything else is reported by `check_config`.
@@ -181,7 +190,7 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )
     checks = (_check_algorithm, _check_environment, _check_tracking, _check_benchmark, _check_early_stopping)
-    for check in (*checks, check_callbacks):
+    for check in (*checks, _check_video, check_callbacks):
         problems += check(values)
     if not problems:
         problems += _check_tasks(values)
@@ -221,6 +230,11 @@ def algorithm_params(config: TrainConfig) -> Any:
 def tracking_params(config: TrainConfig) -> TrackingParams:
     """Return the settings of the dashboards."""
     return build_record(TrackingParams, config.tracking, path=("tracking",))
+
+
+def video_params(config: TrainConfig) -> VideoParams | None:
+    """Return the settings of films during training, None if there are none."""
+    return build_record(VideoParams, config.video, path=("video",)) if config.video else None
 
 
 # Each check reads one block, writes its completed form back to `values` and returns the problems.
@@ -301,7 +315,18 @@ def _check_tasks(values: dict[str, Any]) -> list[Problem]:
 
 
 def _check_tracking(values: dict[str, Any]) -> list[Problem]:
-    return _check_block(values, "tracking", TrackingParams)
+    problems = _check_block(values, "tracking", TrackingParams)
+    if problems or (values.get("benchmark") or {}).get("executor") != "ray":
+        return problems
+    mlflow = build_record(TrackingParams, values["tracking"]).trackers.get("mlflow")
+    if isinstance(mlflow, MlflowParams) and mlflow.uri is None:
+        text = "a worker of Ray trains in a temporary directory and would lose its store; name a server both can reach"
+        return [Problem(("tracking", "mlflow", "uri"), text)]
+    return []
+
+
+def _check_video(values: dict[str, Any]) -> list[Problem]:
+    return _check_block(values, "video", VideoParams) if values.get("video") else []
 
 
 def _check_benchmark(values: dict[str, Any]) -> list[Problem]:

@@ -21,10 +21,12 @@ _EXTRAS = {
     "dmc": ("shimmy", "dm_control"),
     "envpool": ("envpool",),
     "minatar": ("minatar",),
+    "mlflow": ("mlflow",),
     "mujoco": ("mujoco",),
     "plot": ("matplotlib",),
     "ray": ("ray",),
     "robotics": ("gymnasium_robotics", "mujoco"),
+    "trackio": ("trackio",),
     "video": ("imageio", "imageio_ffmpeg", "pygame"),
     "wandb": ("wandb",),
 }
@@ -40,7 +42,7 @@ _FAMILIES = {
     "robotics": ("gymnasium_robotics:FetchReach-v4", ("gymnasium-robotics", "mujoco")),
     "dmc": ("shimmy:dm_control/cartpole-balance-v0", ("dm-control", "mujoco")),
 }
-_TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
+_TRACKERS = {name: name for name in ("tensorboard", "wandb", "mlflow", "trackio")}
 
 
 def examine() -> dict[str, Any]:
