@@ -24,6 +24,7 @@ from rl_training.cli_config import (
 )
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
+from rl_training.cli_watch import watch
 from rl_training.cli_zoo import zoo
 from rl_training.errors import ConfigError
 
@@ -253,7 +254,7 @@ def doctor(output: Output) -> int:
     return 0
 
 
-for command in (train, evaluate, resume, config, algos, doctor, zoo, report, leaderboard, compare, plot):
+for command in (train, evaluate, resume, config, algos, doctor, zoo, report, leaderboard, compare, plot, watch):
     add_command(app, command, name="eval" if command is evaluate else command.__name__)
 
 
