@@ -18,7 +18,7 @@ import pytest
 from fake_runs import fake_run
 from processes import command, process_environment
 from rl_training.cli import main
-from rl_training.experiment.runs import METRICS
+from rl_training.experiment.runs import METADATA, METRICS
 from rl_training.zoo.page.films import Film, chosen, films_of
 from rl_training.zoo.page.html_report import render_page
 from rl_training.zoo.page.live_report import serve_report
@@ -132,6 +132,16 @@ def test_the_page_is_served_and_follows_the_runs(server: PageServer, tmp_path: P
     assert ask(server)[2] == content
     add_films(fake_run(tmp_path / "runs", 3), "step_9__seed1.mp4")
     assert "Runs: 2 completed, 1 running." in ask(server)[2].decode()
+
+
+def test_a_run_that_has_no_row_yet_is_followed(tmp_path: Path) -> None:
+    (fake_run(tmp_path, 1, status="running") / METRICS).write_text("")
+    with serve_report([tmp_path], Filters(), 0) as server:
+        assert 'http-equiv="refresh"' in server.live.page(still=False)
+    for path in tmp_path.iterdir():
+        (path / METADATA).write_text("{}")
+    with serve_report([tmp_path], Filters(), 0) as server:
+        assert 'http-equiv="refresh"' not in server.live.page(still=False)
 
 
 def test_the_page_can_be_held_still(server: PageServer) -> None:

@@ -103,8 +103,10 @@ def test_damaged_and_foreign_files_are_named_and_stop_nothing(tmp_path: Path) ->
     (paths[1] / METADATA).write_text("[]")
     (paths[2] / METRICS).write_text('{"event": "train", "global_step": 1e400}\n')
     runs = Watch([tmp_path]).refresh()
-    assert [run.problem is None for run in runs] == [False, False, False, True]
-    assert all(line_of(run).isprintable() for run in runs)
+    assert [(run.path, run.problem is None) for run in runs] == [(paths[0], False), (paths[2], False), (paths[3], True)]
+    (named,) = Watch([paths[1]]).refresh()
+    assert named.problem == "metadata.json does not hold an object"
+    assert all(line_of(run).isprintable() for run in [*runs, named])
 
 
 def test_a_name_with_control_characters_is_escaped(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ class RunRecorder:
         )
         for tracker in self._trackers:
             if tracker.identity:
+                logger.info("tracking.%s: %s", tracker.name, ", ".join(map(" ".join, tracker.identity.items())))
                 recorded[tracker.name] = {"error": None, **recorded.get(tracker.name, {}), **tracker.identity}
 
     def _report_tracker(self, name: str, error: str | None) -> None:

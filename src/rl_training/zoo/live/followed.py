@@ -89,8 +89,8 @@ class FollowedRun:
 
     @property
     def status(self) -> str:
-        """`running`, `completed`, `interrupted` or `failed`; `silent` if no row has come for long."""
-        status = str(self.metadata.get("status", "running"))
+        """`running`, `completed`, `interrupted` or `failed`; `silent` if no row has come for long, or `unreadable`."""
+        status = str(self.metadata.get("status", "unreadable"))
         return "silent" if status == "running" and self._is_silent() else status
 
     def _is_silent(self) -> bool:

@@ -70,9 +70,9 @@ def frame_of(runs: Sequence[FollowedRun], waiting: str | None, console: Console)
         return Text(printable(waiting or ""))
     panels = [_panel(run, console) for run in runs]
     heights = sum(len(console.render_lines(panel, pad=False)) for panel in panels)
-    if heights < console.height or len(runs) == 1:
+    if heights < console.height - 1 or len(runs) == 1:
         return Group(*panels)
-    room = max(1, console.height - 4)
+    room = max(1, console.height - 5)
     shown = runs if len(runs) <= room else runs[: room - 1]
     left_out = [Text(f"... and {len(runs) - len(shown)} more")] if len(shown) < len(runs) else []
     return Group(_table(shown, console), *left_out)
@@ -189,7 +189,7 @@ def _table(runs: Sequence[FollowedRun], console: Console) -> Table:
         (curve,) = plot(points, 24 if wide else 12, 1, ascii_only=_ascii_only(console))
         table.add_row(
             Text(f"{printable(run.title)}  {shown_name(run)}"),
-            Text(run.status if run.problem is None else "unreadable", style=_COLOURS.get(run.status, "white")),
+            Text(run.status if run.problem is None else "damaged", style=_COLOURS.get(run.status, "white")),
             Text(done), *rate, Text("-" if run.remaining is None else duration(run.remaining)),
             Text(number(points[-1][1]) if points else "-"), Text(curve, "cyan"),
         )  # fmt: skip

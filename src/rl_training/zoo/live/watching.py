@@ -13,6 +13,7 @@ from rl_training.zoo.live.followed import FollowedRun
 from rl_training.zoo.live.frames import frame_of, line_of
 from rl_training.zoo.run_index import run_directories
 
+HINT = "Ctrl-C stops watching"
 ENDED = ("completed", "interrupted", "failed")
 
 
@@ -75,13 +76,15 @@ def watch_lines(watch: Watch, interval: float, write: Callable[[str], None]) -> 
 
 def watch_screen(watch: Watch, interval: float, stream: TextIO) -> None:
     """Keep a live picture of the runs on a terminal until all have ended."""
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
+    from rich.text import Text
 
     console = Console(file=stream)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for runs in _frames(watch, interval):
-            live.update(frame_of(runs, watch.waiting, console), refresh=True)
+            # The last line is short, so that the ^C which a terminal echoes after it does not wrap.
+            live.update(Group(frame_of(runs, watch.waiting, console), Text(HINT, "dim")), refresh=True)
 
 
 def show_once(watch: Watch, stream: TextIO, *, terminal: bool) -> None:

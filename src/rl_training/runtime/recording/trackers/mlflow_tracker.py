@@ -57,7 +57,8 @@ class MlflowTracker:
             else:
                 self._client.update_run(run_id, status="RUNNING")
         self._run_id = run_id
-        self.identity = {"run_id": run_id, "uri": uri, "experiment": params.experiment}
+        without_password = re.sub(r"//[^/@]*@", "//", uri)
+        self.identity = {"run_id": run_id, "uri": without_password, "experiment": params.experiment}
 
     def _find(self, run_id: str | None) -> str | None:
         """Return the id of a run if the store still has it."""

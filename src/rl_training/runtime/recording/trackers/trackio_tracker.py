@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ class TrackioTracker:
         elsewhere = [name for name in _ELSEWHERE if os.environ.get(name)]
         if elsewhere:
             raise RuntimeError(f"the variable {elsewhere[0]} sends rows to a server, and only local runs are kept")
-        with _talking_on_stderr():
+        with _silently():
             import trackio
             from trackio.sqlite_storage import SQLiteStorage
 
@@ -40,7 +40,7 @@ class TrackioTracker:
                 auto_log_cpu=False,
                 auto_log_gpu=False,
             )
-        self.identity = {"project": params.project, "run": run_dir.name, "run_id": self._run.id}
+        self.identity = {"run_id": self._run.id, "project": params.project, "run": run_dir.name}
         self._handed_over: set[RowKey] = set()
 
     def held(self) -> set[RowKey]:
@@ -58,7 +58,7 @@ class TrackioTracker:
 
     def close(self, status: str) -> None:
         """Wait until everything is written, and check that it was: trackio's thread raises nothing."""
-        with _talking_on_stderr():
+        with _silently():
             # Not by the run's own method: trackio would finish it again when the process ends.
             self._trackio.finish()
         lost = len(self._handed_over - self._stored())
@@ -66,6 +66,6 @@ class TrackioTracker:
             raise RuntimeError(f"{lost} rows are not in its file")
 
 
-def _talking_on_stderr() -> contextlib.redirect_stdout[Any]:
-    """Keep stdout for the results of a command."""
-    return contextlib.redirect_stdout(sys.stderr)
+def _silently() -> contextlib.redirect_stdout[Any]:
+    """Keep stdout for the results of a command, and stderr for what concerns the run."""
+    return contextlib.redirect_stdout(io.StringIO())
