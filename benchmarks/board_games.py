@@ -77,7 +77,7 @@ def main() -> None:
         parser.error(f"{arguments.run} was not trained by {arguments.preset} with seed {arguments.seed}")
     policy = load_policy(run_dir)
     opponents = dict.fromkeys(("random", config.env_kwargs["evaluation"]["opponent"]))
-    games = [play(policy, config.env_id, config.env_kwargs, opponent, arguments.games) for opponent in opponents]
+    games = [play(policy, config.task_name, config.env_kwargs, opponent, arguments.games) for opponent in opponents]
     for result in games:
         print(result, flush=True)
     content = {

@@ -39,7 +39,7 @@ class Learner:
         config = load_config(preset=f"{algo}-cartpole", overrides=settings)
         self.params: Any = algorithm_params(config)
         self.config = config
-        env = make_vector_env(config.env_id, {}, mode="training", num_envs=8, backend="local_sync")
+        env = make_vector_env(config.task_name, {}, mode="training", num_envs=8, backend="local_sync")
         device = torch.device("cpu")
         self.algorithm = MuZero(
             self.params, env.observation_space, env.action_space, device=device, generator=torch.Generator()

@@ -94,7 +94,7 @@ class Job:
     def lacks(self) -> list[str]:
         """Return which packages are missing to train, and how to get them."""
         needs = [SB3] if self.side == SB3 else []
-        if "box2d" in str(gym.spec(self.config().env_id).entry_point):
+        if "box2d" in str(gym.spec(self.config().task_name).entry_point):
             needs.append("Box2D")
         return [reason for reason in map(why_missing, needs) if reason is not None]
 

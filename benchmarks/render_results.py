@@ -20,14 +20,18 @@ from records import RESULTS, ROOT
 ALGORITHM_PAGES = ROOT / "docs" / "algorithms"
 # Which algorithms each page of `docs/algorithms/` shows.
 PAGES = {
+    "bc": ("bc",),
+    "cql": ("cql", "discrete_cql"),
     "dqn": ("dqn", "double_dqn", "c51", "qr_dqn", "rainbow"),
     "efficientzero": ("efficientzero",),
     "gumbel_muzero": ("gumbel_muzero",),
+    "iql": ("iql",),
     "muzero": ("muzero",),
     "ppo": ("ppo", "a2c"),
     "sac": ("sac", "tqc", "crossq", "discrete_sac"),
     "scalezero": ("scalezero",),
     "td3": ("td3", "ddpg"),
+    "td3_bc": ("td3_bc", "rebrac"),
 }
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 _WHAT_VARIANTS_ARE = {

@@ -135,7 +135,7 @@ def _read(cell: Cell, results: Path) -> Comparison:
     entries = []
     for side in cell.sides:
         path = result_path(cell, side, results)
-        entry = Entry(config.algo, config.env_id, side, path, stored(path), len(cell.seeds))
+        entry = Entry(config.algo, config.task_name, side, path, stored(path), len(cell.seeds))
         seeds = [run["seed"] for run in entry.runs]
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"{path} holds a seed twice: its seeds are {seeds}")

@@ -27,7 +27,7 @@ def vector_env(config: TrainConfig) -> Any:
         raise ValueError(f"{_NAME} has no {', '.join(unknown)}")
     if params.atari:
         return _atari_env(config, params)
-    env = make_vec_env(config.env_id, n_envs=config.num_envs, seed=config.seed, env_kwargs=params.make_kwargs)
+    env = make_vec_env(config.task_name, n_envs=config.num_envs, seed=config.seed, env_kwargs=params.make_kwargs)
     if params.normalize_observation or params.normalize_reward:
         return VecNormalize(
             env,
@@ -49,7 +49,7 @@ def _atari_env(config: TrainConfig, params: EnvParams) -> Any:
     if not (params.grayscale and params.fire_reset):
         raise ValueError(f"{_NAME} has no Atari games in colour or without FIRE")
     games = make_atari_env(
-        config.env_id,
+        config.task_name,
         n_envs=config.num_envs,
         seed=config.seed,
         env_kwargs={**params.make_kwargs, "frameskip": 1},  # the wrapper skips

@@ -89,7 +89,7 @@ def _curve(config: TrainConfig) -> Any:
 
 def _play(model: Any, config: TrainConfig, seed: int) -> float:
     """Return the real return of one deterministic episode, seen through the frozen normaliser of training."""
-    env = gym.make(config.env_id, **env_params(config, "evaluation").make_kwargs)
+    env = gym.make(config.task_name, **env_params(config, "evaluation").make_kwargs)
     normalizer = model.get_vec_normalize_env()
     observation, _ = env.reset(seed=seed)
     total, ended = 0.0, False

@@ -22,6 +22,8 @@ from rl_training.cli_config import (
     _apply_overrides,
     integer_option,
 )
+from rl_training.cli_dataset import app as dataset_app
+from rl_training.cli_offline import OfflineRequest, show_offline_evaluation
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_watch import watch
@@ -91,6 +93,7 @@ def train(
 def evaluate(
     checkpoint: CheckpointPath,
     output: Output,
+    request: OfflineRequest,
     num_episodes: Annotated[
         int | None, integer_option("--num-episodes", "Episodes to play; the configuration's by default.")
     ] = None,
@@ -105,22 +108,22 @@ def evaluate(
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     trust_code: TrustCode = False,
 ) -> int:
-    """Evaluate a checkpoint on new episodes."""
+    """Evaluate a checkpoint on new episodes, or on a dataset."""
     if num_episodes is not None and num_episodes < 1:
         raise ConfigError(f"--num-episodes: must be an integer >= 1, got {num_episodes}")
     if seed is not None and seed < 0:
         raise ConfigError(f"--seed: must be an integer >= 0, got {seed}")
+    request.check(num_episodes=num_episodes, video=video)
+    chosen: Any = {"seed": seed, "task": task, "stochastic": stochastic, "device": device, "trust_code": trust_code}
+    if request.offline is not None:
+        return show_offline_evaluation(checkpoint, request, output, **chosen)
     from rl_training.runtime import workflows
 
     result = workflows.evaluate(
         checkpoint,
         num_episodes=num_episodes,
-        seed=seed,
-        task=task,
-        stochastic=stochastic,
         video_episodes=1 if video else 0,
-        device=device,
-        trust_code=trust_code,
+        **chosen,
     )
     record = {
         "run_dir": result.run_dir,
@@ -256,6 +259,7 @@ def doctor(output: Output) -> int:
 
 for command in (train, evaluate, resume, config, algos, doctor, zoo, report, leaderboard, compare, plot, watch):
     add_command(app, command, name="eval" if command is evaluate else command.__name__)
+app.add_typer(dataset_app, name="dataset")
 
 
 def _video_paths(paths: tuple[Path, ...]) -> dict[str, Any]:

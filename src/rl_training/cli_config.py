@@ -183,7 +183,16 @@ def _algorithm_and_environment(request: ConfigRequest) -> dict[str, Any]:
         source = "--preset" if request.config is None else "--config"
         given, key = ("--env", "env_id") if request.algo is None else ("--algo", "algo")
         raise ConfigError(f"{given} does not go with {source}; write --set {key}=VALUE to change it")
+    if request.algo is not None and request.env is None and _needs_no_environment(request.algo):
+        return {"algo": request.algo}
     missing = "--algo NAME" if request.algo is None else "--env ID" if request.env is None else ""
     if missing:
         raise ConfigError(f"--algo and --env belong together; add {missing}")
     return {"algo": request.algo, "env_id": request.env}
+
+
+def _needs_no_environment(algo: str) -> bool:
+    """Return whether an algorithm may learn from a dataset; user code is asked only when it is loaded."""
+    from rl_training.experiment.registry import ALGORITHMS, algorithm_code
+
+    return algorithm_code(algo) is not None or (algo in ALGORITHMS and ALGORITHMS[algo].loop == "offline")

@@ -42,6 +42,10 @@ class CheckpointError(AxiomError):
     """A checkpoint is missing, damaged, unsafe or does not fit."""
 
 
+class DatasetError(AxiomError):
+    """A dataset is missing, damaged, unsafe or does not fit."""
+
+
 class RunFailure(AxiomError):
     """A run started but could not continue."""
 

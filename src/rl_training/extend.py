@@ -10,8 +10,17 @@ from rl_training._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl_training.algorithms.advantages import generalized_advantage
-    from rl_training.algorithms.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm, PlanningAlgorithm
+    from rl_training.algorithms.base import (
+        Algorithm,
+        OfflineAlgorithm,
+        OffPolicyAlgorithm,
+        OnPolicyAlgorithm,
+        PlanningAlgorithm,
+    )
     from rl_training.algorithms.dqn import DQN, DQNParams
+    from rl_training.algorithms.offline.iql import IQL, IQLParams
+    from rl_training.algorithms.offline.td3_bc import TD3BC, TD3BCParams
+    from rl_training.algorithms.params.offline_params import OfflineParams, OfflineValueParams
     from rl_training.algorithms.params.on_policy_params import OnPolicyParams
     from rl_training.algorithms.params.ppo_params import PPOParams
     from rl_training.algorithms.params.replay_params import ReplayParams
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DQN",
     "FREE",
+    "IQL",
     "NETWORKS",
     "OPTIMIZER",
     "PPO",
@@ -47,13 +57,18 @@ __all__ = [
     "ROLLOUT",
     "SAC",
     "TD3",
+    "TD3BC",
     "ActorCritic",
     "Algorithm",
     "AlgorithmSpec",
     "Callback",
     "DQNParams",
     "FlatOptimizer",
+    "IQLParams",
     "OffPolicyAlgorithm",
+    "OfflineAlgorithm",
+    "OfflineParams",
+    "OfflineValueParams",
     "OnPolicyAlgorithm",
     "OnPolicyParams",
     "PPOParams",
@@ -64,6 +79,7 @@ __all__ = [
     "Rollout",
     "SACParams",
     "ScheduleSpec",
+    "TD3BCParams",
     "TD3Params",
     "generalized_advantage",
     "make_encoder",
@@ -73,8 +89,17 @@ __all__ = [
 
 _MODULES = {
     "algorithms.advantages": ("generalized_advantage",),
-    "algorithms.base": ("Algorithm", "OffPolicyAlgorithm", "OnPolicyAlgorithm", "PlanningAlgorithm"),
+    "algorithms.base": (
+        "Algorithm",
+        "OfflineAlgorithm",
+        "OffPolicyAlgorithm",
+        "OnPolicyAlgorithm",
+        "PlanningAlgorithm",
+    ),
     "algorithms.dqn": ("DQN", "DQNParams"),
+    "algorithms.offline.iql": ("IQL", "IQLParams"),
+    "algorithms.offline.td3_bc": ("TD3BC", "TD3BCParams"),
+    "algorithms.params.offline_params": ("OfflineParams", "OfflineValueParams"),
     "algorithms.params.on_policy_params": ("OnPolicyParams",),
     "algorithms.planning.params": ("PlanningParams",),
     "algorithms.ppo": ("PPO",),

@@ -210,7 +210,7 @@ def test_pong_is_played_by_the_same_network_on_both_sides() -> None:
     case = CASES["ppo-pong"]
     config = dataclasses.replace(case.config(case.sides[SB3], 1, Effort(1), "runs"), num_envs=1)
     peer = make_peer(config)
-    env = make_vector_env(config.env_id, config.env_kwargs, mode="training", num_envs=1, backend="local_sync")
+    env = make_vector_env(config.task_name, config.env_kwargs, mode="training", num_envs=1, backend="local_sync")
     try:
         generator = torch.Generator().manual_seed(0)
         ours: Any = PPO(

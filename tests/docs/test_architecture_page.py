@@ -17,6 +17,7 @@ import pytest
 import rl_training
 from docs_pages import ROOT, blocks, code_spans, read_page
 from harness import tiny_config
+from offline_runs import write_datasets
 from rl_training.runtime.workflows import train
 
 PAGE = ROOT / "docs" / "architecture.md"
@@ -33,6 +34,14 @@ WALKS: dict[str, dict[str, Any]] = {
     "Gumbel MuZero": {
         "algo": "gumbel_muzero",
         "algo_kwargs": {**SMALL_PLANNING, "learning_starts": 32, "buffer_size": 50, "reanalyze_ratio": 1.0},
+    },
+    "IQL": {
+        "algo": "iql",
+        "env_id": None,
+        "dataset": "cartpole/random-v0",
+        "num_envs": 1,
+        "execution_backend": "auto",
+        "algo_kwargs": {"hidden_sizes": [8], "batch_size": 8},
     },
 }
 
@@ -91,7 +100,9 @@ def functions(text: str) -> Iterator[tuple[str, CodeType]]:
 
 
 @pytest.mark.parametrize("name", WALKS)
-def test_a_run_calls_every_function_of_its_walk(name: str, tmp_path: Path) -> None:
+def test_a_run_calls_every_function_of_its_walk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "dataset" in WALKS[name]:
+        write_datasets(tmp_path / "datasets", monkeypatch)
     config = tiny_config(
         tmp_path, total_timesteps=48, eval_interval=None, eval_episodes=1, acceleration="off", **WALKS[name]
     )

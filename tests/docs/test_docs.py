@@ -129,6 +129,8 @@ def test_every_command_and_snippet_runs(
     directory = tmp_path / "work"
     shutil.copytree(ROOT / "configs", directory / "configs")
     monkeypatch.chdir(directory)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     known = dict(gymnasium.registry)
     runner = PageRunner(page, directory, command_path)
     try:
@@ -215,16 +217,22 @@ def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
 
 @pytest.fixture(scope="module")
 def options() -> dict[str, set[str]]:
-    """The options that `--help` shows, by command."""
+    """The options that `--help` shows, by command; those of a group also by its commands, such as `dataset show`."""
 
     def shown(*arguments: str) -> str:
         with contextlib.redirect_stdout(io.StringIO()) as text:
             assert main([*arguments, "--help"]) == 0
         return text.getvalue()
 
-    commands = re.findall(r"^  (\w+) ", shown().split("Commands:")[1], flags=re.MULTILINE)
-    found = {command: set(re.findall(r"--[a-z][a-z-]*", shown(command))) for command in commands}
-    return found | {"": set(re.findall(r"--[a-z][a-z-]*", shown()))}
+    def below(*group: str) -> dict[str, set[str]]:
+        text = shown(*group)
+        found: dict[str, set[str]] = {}
+        listed = text.partition("Commands:")[2]
+        for command in re.findall(r"^  (\w+) ", listed, flags=re.MULTILINE):
+            found |= below(*group, command)
+        return found | {" ".join(group): set(re.findall(r"--[a-z][a-z-]*", text))}
+
+    return below()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
@@ -234,8 +242,10 @@ def test_every_option_that_is_mentioned_exists(page: Path, options: dict[str, se
     code = [*code_spans(read_page(page)), *(block.code.replace("\\\n", " ") for block in blocks(read_page(page)))]
     for line in "\n".join(code).splitlines():
         mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
-        command = re.search(r"\baxiomrl (\w+)", line)
-        accepted = known if command is None else options.get(command.group(1), set())
+        command = re.search(r"\baxiomrl (\w+)(?: (\w+))?", line)
+        accepted = known
+        if command is not None:
+            accepted = options.get(" ".join(filter(None, command.groups())), options.get(command.group(1), set()))
         assert not mentioned - accepted, f"{page_name(page)} mentions {mentioned - accepted} in: {line}"
         assert command is None or command.group(1) in options, f"{page_name(page)}: no such command in: {line}"
 

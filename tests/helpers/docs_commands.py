@@ -11,6 +11,8 @@ import socket
 import sys
 
 BUG = 70
+FORWARDED = ("MINARI_DATASETS_PATH", "XDG_CACHE_HOME")
+"""Variables of the caller that a command sees."""
 
 
 def run(request, streams):
@@ -18,6 +20,7 @@ def run(request, streams):
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
     os.chdir(request["directory"])
+    os.environ.update(request["environment"])
     sys.argv = ["axiomrl", *request["arguments"]]
     from rl_training import cli
 
@@ -61,7 +64,8 @@ def ask(address, arguments):
     """Have the server run a command and return its exit status."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
-    request = json.dumps({"directory": os.getcwd(), "arguments": arguments})
+    forwarded = {name: os.environ[name] for name in FORWARDED if name in os.environ}
+    request = json.dumps({"directory": os.getcwd(), "arguments": arguments, "environment": forwarded})
     socket.send_fds(connection, [request.encode()], [0, 1, 2])
     return int(connection.recv(16) or BUG)
 

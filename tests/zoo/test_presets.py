@@ -58,7 +58,7 @@ def test_preset_is_a_complete_config_named_after_its_contents(name: str) -> None
     assert check_config(config) == config
     algo, environment = name.split("-")
     assert config.algo == algo
-    assert re.split("[/:]", config.env_id)[-1].split("-")[0].lower() == environment
+    assert re.split("[/:]", config.task_name)[-1].split("-")[0].lower() == environment
     assert config.eval_interval is not None
     # Evaluations tell ScaleZero which tasks are solved: it needs more of them.
     most = 20 if is_suite(config) else 10
@@ -155,7 +155,7 @@ def test_the_replay_of_a_preset_fits_a_machine_with_8_gigabytes(name: str) -> No
         memory += demand.memory(params.buffer_size)
         disk += demand.disk(params.buffer_size)
     assert memory < 1e9
-    if config.env_id.startswith("ALE/"):
+    if config.task_name.startswith("ALE/"):
         assert 84 * 84 * params.buffer_size < memory  # a frame per transition, not a stack of four
     assert disk < 10e9
 
@@ -163,7 +163,7 @@ def test_the_replay_of_a_preset_fits_a_machine_with_8_gigabytes(name: str) -> No
 @pytest.mark.parametrize("name", WITH_AN_EXTRA)
 def test_preset_with_a_replay_trains(name: str, tmp_path: Path) -> None:
     config = load_config(preset=name)
-    require(config.env_id)
+    require(config.task_name)
     planning = "replay_ratio" in config.algo_kwargs
     smaller = {"batch_size": 16, "num_simulations": 4} if planning else {}
     warm_up = max(200, config.algo_kwargs["batch_size"])

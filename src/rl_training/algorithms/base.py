@@ -12,6 +12,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.data.observations import Observation
+from rl_training.errors import ConfigError
 from rl_training.models.encoders import EncoderFactory, make_encoder
 from rl_training.models.layers import global_draws_from
 
@@ -107,6 +108,14 @@ class ActingAlgorithm(Algorithm):
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return actions [B, ...] in the format of the environment's action space."""
 
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-probabilities [B] with which `choose` samples actions given in the environment's format.
+
+        Those of continuous actions are densities, and of a bound to which actions are clipped its probability. None if
+        they are not known.
+        """
+        return None
+
 
 class OnPolicyAlgorithm(ActingAlgorithm):
     """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""
@@ -126,11 +135,39 @@ class OffPolicyAlgorithm(ActingAlgorithm):
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random legal actions [count, ...] in the same form as those of `act`."""
 
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions [...] of the environment in the form of `act`; batches mixed with a dataset need it."""
+        raise ConfigError(
+            f"algo_kwargs.dataset_fraction: {type(self).__name__} cannot read the actions of a dataset; define "
+            "stored_action(self, action), the inverse of env_action, or set it to 0"
+        )
+
     def end_episodes(self, ended: np.ndarray) -> None:
         """Hook: the episodes where `ended` [num_envs] is true have ended or will not be continued."""
 
     def steps_taken(self, before: int, after: int) -> None:
         """Hook: the step count went from `before` to `after`; called before the updates that follow."""
+
+
+class OfflineAlgorithm(ActingAlgorithm):
+    """Learns from a dataset, without an environment; its parameters are `OfflineParams`."""
+
+    def act(
+        self,
+        observation: Observation,
+        mask: Tensor | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Return sampled actions [num_envs, ...]; offline training never calls it."""
+        return self.choose(observation, mask, generator)
+
+    @abstractmethod
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions [...] of the environment in the form that batches contain: the inverse of `env_action`."""
+
+    def steps_taken(self, before: int, after: int) -> None:
+        """Hook: the number of gradient steps went from `before` to `after`; called after the update."""
 
 
 class PlanningAlgorithm(Algorithm):

@@ -182,6 +182,15 @@ class DiscreteSAC(OffPolicyAlgorithm):
         """Return the actions as the environment numbers them, from the space's `start`."""
         return self.actions.to_env(action)
 
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions of the environment numbered from 0."""
+        return self.actions.from_env(action)
+
+    @torch.no_grad()
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-probabilities [B] of actions as the environment numbers them."""
+        return self._policy(observation, mask).log_prob(torch.as_tensor(self.stored_action(action), device=self.device))
+
     def critic_loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics."""
         temperature = self.temperature.value

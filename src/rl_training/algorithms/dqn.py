@@ -345,6 +345,18 @@ class DQN(OffPolicyAlgorithm):
         """Return the actions as the environment numbers them, from the space's `start`."""
         return self.actions.to_env(action)
 
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions of the environment numbered from 0."""
+        return self.actions.from_env(action)
+
+    @torch.no_grad()
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-probabilities [B] of actions as the environment numbers them, 5 % of which are random."""
+        best = self._best(observation, mask, noisy=False)
+        taken = torch.as_tensor(self.stored_action(action), device=self.device)
+        legal = torch.full_like(taken, self.actions.count) if mask is None else mask.sum(dim=1)
+        return torch.log(EVALUATION_EPSILON / legal + (1.0 - EVALUATION_EPSILON) * (taken == best))
+
     def loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and metrics; these include each transition's `td_error` [B] if transitions have weights."""
         loss, errors, value = dqn_loss(self.model, self.target_model, batch, self.support, self.params)

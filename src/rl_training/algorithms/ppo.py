@@ -174,6 +174,13 @@ class PPO(OnPolicyAlgorithm):
         return self.model.env_action(action)
 
     @torch.no_grad()
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-probabilities [B] of actions in the environment's format; None with a model of one's own."""
+        if not isinstance(self.model, ActorCritic):
+            return None
+        return self.model.head.env_log_prob(self.model.policy(observation, mask), action)
+
+    @torch.no_grad()
     def values(self, observation: Observation) -> Tensor:
         """Return the critic's values [B] for a batch of observations."""
         value: Tensor = self.model(observation, None)[1]

@@ -43,6 +43,7 @@ class SACParams(ReplayParams):
         **rules(EXPLORATION, "sde_sample_freq"),
         **rules(NETWORKS, "target_network", "num_critics", "num_quantiles", "use_sde", "batch_norm"),
         **rules(NETWORKS, "hidden_sizes", "critic_hidden_sizes", "activation"),
+        **rules(NETWORKS, "critic_layer_norm"),
     }
 
     tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
@@ -75,6 +76,8 @@ class SACParams(ReplayParams):
     """Widths of the critics' hidden layers; null: the same as hidden_sizes."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
     """Activation function of the hidden layers."""
+    critic_layer_norm: bool = False
+    """Normalise the critics' hidden layers (LayerNorm), which limits values of actions that no data supports."""
     batch_norm: bool = False
     """Use batch renormalisation in actor and critics (CrossQ); needs target_network false."""
     renorm_warmup: Annotated[int, Ge(0)] = 100_000
@@ -104,6 +107,8 @@ class SACParams(ReplayParams):
                 "algo_kwargs.batch_norm: needs the next states in the same batch, which target networks do not allow; "
                 "set target_network to false"
             )
+        if self.batch_norm and self.critic_layer_norm:
+            found.append("algo_kwargs.critic_layer_norm: the critics are normalised by batch_norm; choose one of them")
         if self.batch_norm and self.batch_size < 2:
             found.append("algo_kwargs.batch_size: batch_norm needs at least 2 transitions; raise it")
         return found
@@ -204,7 +209,7 @@ class SAC(OffPolicyAlgorithm):
     """Actor, critics, target critics (unless switched off) and temperature."""
 
     params: SACParams
-    parts = (
+    parts: ClassVar[tuple[str, ...]] = (
         "actor",
         "critic",
         "target_critic",
@@ -261,6 +266,7 @@ class SAC(OffPolicyAlgorithm):
             hidden_sizes=params.hidden_sizes if params.critic_hidden_sizes is None else params.critic_hidden_sizes,
             activation=params.activation,
             renorm_warmup=params.renorm_warmup if params.batch_norm else None,
+            layer_norm=params.critic_layer_norm,
             generator=generator,
         )
 
@@ -306,6 +312,18 @@ class SAC(OffPolicyAlgorithm):
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return actions rescaled from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
+
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions [..., size] of the environment scaled to [-1, 1]."""
+        return self.scale.from_env(action)
+
+    @torch.no_grad()
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-densities [B] of actions in the environment's format; None for integers and own networks."""
+        if self.scale.whole or not isinstance(self.actor, SquashedActor):
+            return None
+        log_prob = self.actor.log_prob(observation, torch.as_tensor(self.stored_action(action), device=self.device))
+        return log_prob - self.scale.log_stretch(self.device).sum()
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics; `noise` [2, B, size] samples the actions of next states and states."""

@@ -6,6 +6,7 @@ DDPG (Lillicrap et al. 2016, arXiv 1509.02971) is TD3 with one critic, no delay 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,21 +25,21 @@ from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, rules
 from rl_training.models.continuous import ActionScale, DeterministicActor, StackedCritic
+from rl_training.models.distributions import clipped_gaussian_log_prob
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
 
 @dataclass(frozen=True)
-class TD3Params(ReplayParams):
-    """Parameters of TD3."""
+class DeterministicParams:
+    """Parameters of actor and critics, whether they learn from a replay or from a dataset."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(FREE, "tau", "policy_delay", "exploration_noise", "target_noise", "target_noise_clip"),
         **rules(FREE, "max_grad_norm", "optimizer_eps"),
         **rules(NETWORKS, "num_critics", "hidden_sizes", "activation"),
     }
 
-    learning_rate: Annotated[float, Gt(0)] = 1e-3
-    """Step size of the optimizers."""
     tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
     """Fraction by which the target networks move at each update of the actor."""
     num_critics: Annotated[int, Ge(1)] = 2
@@ -67,6 +68,14 @@ class TD3Params(ReplayParams):
 
 
 @dataclass(frozen=True)
+class TD3Params(DeterministicParams, ReplayParams):
+    """Parameters of TD3."""
+
+    learning_rate: Annotated[float, Gt(0)] = 1e-3
+    """Step size of the optimizers."""
+
+
+@dataclass(frozen=True)
 class DDPGParams(TD3Params):
     """Parameters of DDPG."""
 
@@ -80,13 +89,24 @@ class DDPGParams(TD3Params):
 
 @torch.no_grad()
 def td3_target(
-    target_critic: StackedCritic, target_actor: DeterministicActor, batch: ReplayBatch, noise: Tensor, params: TD3Params
+    target_critic: StackedCritic,
+    target_actor: DeterministicActor,
+    batch: ReplayBatch,
+    noise: Tensor,
+    params: DeterministicParams,
 ) -> Tensor:
     """Return the critics' targets [B]; `noise` [B, size] smooths the target policy."""
-    smoothing = (noise * params.target_noise).clamp(-params.target_noise_clip, params.target_noise_clip)
-    action = (target_actor(batch.next_observation) + smoothing).clamp(-1.0, 1.0)
+    action = smoothed_action(target_actor, batch.next_observation, noise, params)
     value = target_critic(batch.next_observation, action).amin(dim=0).squeeze(1)
     return batch.reward + batch.discount * value
+
+
+def smoothed_action(
+    actor: DeterministicActor, observation: Observation, noise: Tensor, params: DeterministicParams
+) -> Tensor:
+    """Return the actor's actions [B, size] with clipped noise; `noise` [B, size] is standard normal."""
+    smoothing = (noise * params.target_noise).clamp(-params.target_noise_clip, params.target_noise_clip)
+    return (actor(observation) + smoothing).clamp(-1.0, 1.0)
 
 
 def td3_critic_loss(critic: StackedCritic, batch: ReplayBatch, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +123,7 @@ def td3_actor_loss(critic: StackedCritic, actor: DeterministicActor, observation
 class TD3(OffPolicyAlgorithm):
     """Actor, critics and their target networks."""
 
-    params: TD3Params
+    params: DeterministicParams
     parts = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer", "critic_optimizer", "updates")
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
@@ -177,6 +197,25 @@ class TD3(OffPolicyAlgorithm):
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return actions rescaled from [-1, 1] to the space's bounds."""
         return self.scale.to_env(action)
+
+    def stored_action(self, action: np.ndarray) -> np.ndarray:
+        """Return actions [..., size] of the environment scaled to [-1, 1]."""
+        return self.scale.from_env(action)
+
+    @torch.no_grad()
+    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
+        """Return the log-densities [B] of noisy actions in the environment's format; None for integers."""
+        noise = self.params.exploration_noise
+        if self.scale.whole or not noise:
+            return None
+        mean, bound = self.actor(observation), torch.ones((), device=self.device)
+        taken, log_std = (
+            torch.as_tensor(self.stored_action(action), device=self.device),
+            torch.full_like(mean, math.log(noise)),
+        )
+        within = taken.abs() < 1.0  # a bound has a probability, which no stretch changes
+        stretch = (within * self.scale.log_stretch(self.device)).sum(dim=1)
+        return clipped_gaussian_log_prob(mean, log_std, taken, -bound, bound) - stretch
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics; `noise` [B, size] smooths the target policy."""

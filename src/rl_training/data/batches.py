@@ -26,6 +26,7 @@ class ReplayBatch(NamedTuple):
     weight: Tensor | None  # [B] importance weights
     mask: Tensor | None = None  # [B, actions] legal actions in the observation; None if none is ever illegal
     next_mask: Tensor | None = None  # [B, actions] legal actions in the next observation
+    next_action: Tensor | None = None  # [B, size] a dataset's next action, NaN at the end of an episode
 
 
 class BatchMemory:
@@ -63,11 +64,11 @@ class BatchMemory:
         return (None,) * self.leading[0] if tensors is None else tensors.unbind()
 
     def batches(self, drawn: Mapping[str, NumpyObservation | None], device: torch.device) -> list[ReplayBatch]:
-        """Return what was drawn, `count` batches; columns that lie elsewhere are copied."""
-        in_place = all(drawn[name] is self.arrays.get(name) for name in ReplayBatch._fields)
+        """Return what was drawn, `count` batches; columns that lie elsewhere are copied, those not drawn are None."""
+        in_place = all(drawn.get(name) is self.arrays.get(name) for name in ReplayBatch._fields)
         if in_place and device.type == "cpu" and not self._double:
             return self._batches
-        columns = (_batches(drawn[name], self.leading[0], device) for name in ReplayBatch._fields)
+        columns = (_batches(drawn.get(name), self.leading[0], device) for name in ReplayBatch._fields)
         return [ReplayBatch(*parts) for parts in zip(*columns, strict=True)]
 
 

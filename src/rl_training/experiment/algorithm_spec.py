@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from rl_training.errors import ConfigError, did_you_mean
 
 Tier = Literal["stable", "experimental", "contrib"]
-Loop = Literal["on_policy", "off_policy", "planning"]
+Loop = Literal["on_policy", "off_policy", "planning", "offline"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,9 @@ _BASES: dict[str, _Bases] = {
     ),
     "planning": _Bases(
         "rl_training.algorithms.base:PlanningAlgorithm", "rl_training.algorithms.planning.params:PlanningParams"
+    ),
+    "offline": _Bases(
+        "rl_training.algorithms.base:OfflineAlgorithm", "rl_training.algorithms.params.offline_params:OfflineParams"
     ),
 }
 _ACTION_SPACES = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")

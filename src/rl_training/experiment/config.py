@@ -12,16 +12,15 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from annotated_types import DocInfo, Ge, MaxLen, MinLen, Predicate
 
 from rl_training.errors import ConfigError
+from rl_training.experiment.configuration.block_checks import check_blocks
 from rl_training.experiment.configuration.config_blocks import (
-    BenchmarkParams,
-    EarlyStoppingParams,
-    MlflowParams,
     TrackingParams,
     VideoParams,
 )
 from rl_training.experiment.configuration.env_params import check_env_kwargs
 from rl_training.experiment.configuration.fork_rules import (
     ALGORITHM,
+    DATASET,
     ENVIRONMENTS,
     FREE,
     ONE_RUN,
@@ -36,9 +35,7 @@ from rl_training.experiment.configuration.validation import (
     Source,
     build_record,
     check_record,
-    check_value,
     file_problems,
-    plain,
     raise_problems,
     record_to_dict,
 )
@@ -71,6 +68,7 @@ class TrainConfig:
         **rules(FREE, "name", "tags", "early_stopping", "tracking", "video"),
         **rules(ALGORITHM, "algo"),
         **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
+        **rules(DATASET, "dataset"),
         **rules(STREAMS, "seed", "device"),
         **rules(START, "init"),
         **rules(ORIGIN, "preset"),
@@ -80,14 +78,17 @@ class TrainConfig:
     algo: NonEmptyText
     """Name of the algorithm (`axiomrl algos` lists them), or user code: `module:SPEC`, `path/to/file.py:SPEC`."""
 
-    env_id: NonEmptyText
-    """Gymnasium id, or user code: `module:Name`, `path/to/file.py:Name`. With `env_kwargs.tasks`, the suite's name."""
+    env_id: NonEmptyText | None
+    """Gymnasium id, or user code: `module:Name`, `path/to/file.py:Name`. With `env_kwargs.tasks`, the suite's name.
+    Offline algorithms need none: null is the environment that the dataset names, and no evaluation if it names none."""
 
     seed: Annotated[int, Ge(0)]
     """Seed of all random streams of the run."""
 
     total_timesteps: Annotated[int, Ge(1)]
-    """Environment steps to train for, summed over all parallel environments; the horizon of schedules."""
+    """Environment steps to train for, summed over all parallel environments; the horizon of schedules. Offline
+    algorithms take no environment steps: for them this, and everything counted in environment steps, is gradient steps
+    (updates)."""
 
     output_dir: Path
     """Directory in which the run directory is created."""
@@ -142,6 +143,10 @@ class TrainConfig:
     """Run directory or checkpoint whose weights and observation statistics the run starts with; nothing else is taken
     from it. null: random weights."""
 
+    dataset: NonEmptyText | None = None
+    """Dataset that an offline algorithm learns from, or that `algo_kwargs.dataset_fraction` mixes into the batches of
+    an off-policy one: an id below `MINARI_DATASETS_PATH`, or the path of a Minari dataset."""
+
     algo_kwargs: dict[str, Any] = field(default_factory=dict)
     """Parameters of the algorithm; `axiomrl algos NAME` lists them with their defaults."""
 
@@ -167,11 +172,18 @@ class TrainConfig:
     video: dict[str, Any] = field(default_factory=dict)
     """Films during training: `interval` in environment steps, and `episodes` each time; empty: none."""
 
+    @property
+    def task_name(self) -> str:
+        """The environment, or the dataset of a run without one: how files and reports name what is learned."""
+        return self.env_id or self.dataset or ""
+
     def __post_init__(self) -> None:
         # Python callers may write a string and a list; anything else is reported by `check_config`.
         for name in ("output_dir", "init"):
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, Path(getattr(self, name)))
+        if isinstance(self.dataset, Path):
+            object.__setattr__(self, "dataset", str(self.dataset))
         for name in ("tags", "callbacks"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -186,11 +198,12 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
     """
     if not isinstance(raw, Mapping):
         raise ConfigError(f"a configuration must be a mapping of keys, got {raw!r:.200}")
+    if _is_offline(raw.get("algo")):
+        raw = {"env_id": None, **raw}
     values, problems = check_record(
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )
-    checks = (_check_algorithm, _check_environment, _check_tracking, _check_benchmark, _check_early_stopping)
-    for check in (*checks, _check_video, check_callbacks):
+    for check in (_check_algorithm, _check_environment, check_blocks, check_callbacks, _check_dataset):
         problems += check(values)
     if not problems:
         problems += _check_tasks(values)
@@ -303,6 +316,51 @@ def _check_environment(values: dict[str, Any]) -> list[Problem]:
     return problems
 
 
+def _is_offline(algo: Any) -> bool:
+    spec = find_algorithm(algo)
+    return spec is not None and spec.loop == "offline"
+
+
+def _check_dataset(values: dict[str, Any]) -> list[Problem]:
+    """Return the problems of what only offline algorithms need, or only others."""
+    spec = find_algorithm(values.get("algo"))
+    if spec is None:
+        return []
+    if spec.loop == "offline":
+        return _check_offline(values, spec.name)
+    problems = []
+    if "env_id" in values and values["env_id"] is None:
+        problems.append(Problem(("env_id",), "is required; name the environment to train in"))
+    mixes = "dataset_fraction" in (entry.name for entry in dataclasses.fields(spec.load_params()))
+    fraction = values.get("algo_kwargs", {}).get("dataset_fraction") or 0
+    if values.get("dataset") is not None and not fraction:
+        offline = ", ".join(other.name for other in list_algorithm_specs() if other.loop == "offline")
+        mixed = "set algo_kwargs.dataset_fraction to mix it into the batches, " if mixes else ""
+        text = f"{spec.name} learns in an environment; {mixed}leave it out, or choose an offline algorithm ({offline})"
+        problems.append(Problem(("dataset",), text))
+    if fraction and values.get("dataset") is None:
+        text = "there is no dataset to mix in; name its id or path (--set dataset=ID), or set this to 0"
+        problems.append(Problem(("algo_kwargs", "dataset_fraction"), text))
+    return problems
+
+
+def _check_offline(values: dict[str, Any], algo: str) -> list[Problem]:
+    problems = []
+    if values.get("dataset") is None:
+        text = f"is required, because {algo} learns from one; name its id or path (--set dataset=ID)"
+        problems.append(Problem(("dataset",), text))
+    problems += [
+        Problem((key,), f"{algo} steps no environment in training; leave it out")
+        for key in ("num_envs", "execution_backend")
+        if values.get(key, getattr(TrainConfig, key)) != getattr(TrainConfig, key)
+    ]
+    for key in ("normalize_observation", "normalize_reward"):
+        if values.get("env_kwargs", {}).get(key):
+            text = f"{algo} normalises what it reads from the dataset; set algo_kwargs.{key} instead"
+            problems.append(Problem(("env_kwargs", key), text))
+    return problems
+
+
 def _check_tasks(values: dict[str, Any]) -> list[Problem]:
     """Return the problems that an algorithm for many tasks finds in the tasks and their evaluation."""
     if not hasattr(get_algorithm_spec(values["algo"]).load_params(), "task_problems"):
@@ -312,39 +370,3 @@ def _check_tasks(values: dict[str, Any]) -> list[Problem]:
         Problem(tuple(key.split(".")), text)
         for key, text in algorithm_params(config).task_problems(tasks_of(config), config)
     ]
-
-
-def _check_tracking(values: dict[str, Any]) -> list[Problem]:
-    problems = _check_block(values, "tracking", TrackingParams)
-    if problems or (values.get("benchmark") or {}).get("executor") != "ray":
-        return problems
-    mlflow = build_record(TrackingParams, values["tracking"]).trackers.get("mlflow")
-    if isinstance(mlflow, MlflowParams) and mlflow.uri is None:
-        text = "a worker of Ray trains in a temporary directory and would lose its store; name a server both can reach"
-        return [Problem(("tracking", "mlflow", "uri"), text)]
-    return []
-
-
-def _check_video(values: dict[str, Any]) -> list[Problem]:
-    return _check_block(values, "video", VideoParams) if values.get("video") else []
-
-
-def _check_benchmark(values: dict[str, Any]) -> list[Problem]:
-    return _check_block(values, "benchmark", BenchmarkParams)
-
-
-def _check_early_stopping(values: dict[str, Any]) -> list[Problem]:
-    block = values.get("early_stopping")
-    if not block:
-        return []
-    if TASKS in values.get("env_kwargs", {}) and isinstance(block, Mapping) and "metric" not in block:
-        text = "the mean return of several tasks says nothing; name eval_normalized_mean or eval_return_mean/<task>"
-        return [Problem(("early_stopping", "metric"), text)]
-    return _check_block(values, "early_stopping", EarlyStoppingParams)
-
-
-def _check_block(values: dict[str, Any], key: str, record: type) -> list[Problem]:
-    block, problems = check_value(record, values.get(key, {}), (key,))
-    if not problems:
-        values[key] = plain(block)
-    return problems

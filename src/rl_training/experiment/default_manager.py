@@ -29,6 +29,7 @@ from rl_training.experiment.sweeps import resolve_benchmark_seeds
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.runner import FunctionRunner
 from rl_training.runtime.session import TrainResult
+from rl_training.runtime.setup.dataset_setup import with_dataset
 from rl_training.runtime.setup.warm_start import with_fixed_init
 from rl_training.runtime.sweep.sweep_setup import refuse_executor_without_seeds, setup_sweep
 
@@ -81,7 +82,7 @@ class DefaultExperimentManager:
     def setup(self, config: TrainConfig, *, callbacks: Sequence[Callback] = ()) -> Trainer:
         """Return a trainer for one run of the configuration."""
         admit_algorithm(config.algo)
-        return AlgorithmTrainer(with_fixed_init(check_config(config)), tuple(callbacks))
+        return AlgorithmTrainer(with_dataset(with_fixed_init(check_config(config))), tuple(callbacks))
 
     def resume(
         self,
@@ -145,7 +146,7 @@ class DefaultExperimentManager:
         """
         origin = None if continue_from is None else loaded_from_sweep(Path(continue_from), trust_code=trust_code)
         admit_algorithm(config.algo, origin)
-        config = with_fixed_init(check_config(config))
+        config = with_dataset(with_fixed_init(check_config(config)))
         if resolve_benchmark_seeds(config) or continue_from is not None:
             summary = None if continue_from is None else Path(continue_from)
             return setup_sweep(self, config, callbacks=callbacks, continue_from=summary, trust_code=trust_code)

@@ -77,6 +77,16 @@ _EFFICIENT = {
     "efficientzero": ("EfficientZeroParams", "MuZero with a value prefix, consistency and off-policy correction.")
 }
 _MANY_TASKS = {"scalezero": ("ScaleZeroParams", "One planning model for many tasks: experts, staged adapters.")}
+_IMITATION = {"bc": ("BCParams", "Behavioural cloning of a dataset, or of its best episodes.")}
+_NEAR_DATA = {
+    "td3_bc": ("TD3BCParams", "TD3 on a dataset, with an actor that also imitates it."),
+    "rebrac": ("ReBRACParams", "TD3+BC with a penalty in the critics' target, LayerNorm and larger batches."),
+}
+_IMPLICIT = {"iql": ("IQLParams", "Implicit Q-learning: values and policy from a dataset's own actions only.")}
+_CONSERVATIVE = {"cql": ("CQLParams", "Soft actor-critic on a dataset, with low values of actions outside of it.")}
+_CONSERVATIVE_DISCRETE = {
+    "discrete_cql": ("DiscreteCQLParams", "DQN on a dataset, with low values of actions outside of it.")
+}
 _ANY_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
@@ -99,6 +109,11 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
             train="rl_training.runtime.scalezero_trainer:train_scalezero",
             many_tasks=True,
         ),
+        *_family("offline", "offline.bc:BC", _ANY_ACTIONS, _IMITATION),
+        *_family("offline", "offline.td3_bc:TD3BC", ("Box",), _NEAR_DATA),
+        *_family("offline", "offline.iql:IQL", ("Box", "Discrete"), _IMPLICIT),
+        *_family("offline", "offline.cql:CQL", ("Box",), _CONSERVATIVE),
+        *_family("offline", "offline.discrete_cql:DiscreteCQL", ("Discrete",), _CONSERVATIVE_DISCRETE),
     )
 }
 

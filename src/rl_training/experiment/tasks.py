@@ -78,7 +78,7 @@ def lists_environments(env_kwargs: Mapping[str, Any]) -> bool:
 def tasks_of(config: TrainConfig) -> tuple[Task, ...]:
     """Return the tasks of a run in their order."""
     if not is_suite(config):
-        return (Task(config.env_id, config.env_id, config.env_kwargs),)
+        return (Task(config.task_name, config.env_id or "", config.env_kwargs),)
     tasks, problems = read_tasks(config.env_kwargs)
     raise_problems(problems)
     return tuple(tasks)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import td3
-from rl_training.algorithms.td3 import TD3, td3_target
+from rl_training.algorithms.td3 import TD3, TD3Params, td3_target
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels import requires
 from rl_training.kernels.checks import replace_gradient, replace_method
@@ -16,7 +16,7 @@ from rl_training.kernels.continuous.passes import CriticPasses, DeterministicAct
 def attach(algorithm: TD3, kernel: str, updates: float | None) -> str | None:
     """Replace acting and learning by compiled code, or the gradients by written-out ones and return why not more."""
     requires.own_formula(algorithm, TD3, "critic_loss", "actor_loss", "critic_gradient", "actor_gradient")
-    requires.own_functions(td3, "td3_target", "td3_critic_loss", "td3_actor_loss")
+    requires.own_functions(td3, "td3_target", "smoothed_action", "td3_critic_loss", "td3_actor_loss")
     gradients = TD3Gradients(algorithm)
     try:
         attach_compiled(algorithm, kernel, updates)
@@ -32,6 +32,7 @@ def attach_compiled(algorithm: TD3, kernel: str, updates: float | None) -> None:
     require_compilable(algorithm, TD3, algorithm.actor.network, updates)
     from rl_training.kernels.continuous.compiled_td3 import CompiledTD3  # numba takes a third of a second to import
 
+    assert isinstance(algorithm.params, TD3Params)
     compiled = CompiledTD3(algorithm, kernel, parts_of(algorithm.params.batch_size))
     replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)
     if requires.is_own(algorithm, TD3, "act", "_explore"):

@@ -18,11 +18,13 @@ from rl_training.models.distributions import LOG_SQRT_2PI
 from rl_training.models.encoders import Encoder
 from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.heads import LOG_STD_RANGE
+from rl_training.models.layer_norm import LayerNormMLP
 from rl_training.models.layers import StackedMLP, linear
 
 SDE_MEAN_LIMIT = 2.0  # tanh saturates beyond it, and the noise could not bring the mean back
 
 
+LARGEST_ACTION = 1.0 - 1e-6  # beyond it tanh cannot be inverted in single precision
 LARGEST_WHOLE = 2.0**24  # float32 cannot represent every integer above
 
 
@@ -62,6 +64,20 @@ class ActionScale:
             return np.clip(self.low + parts, self.low, self.high).astype(self.dtype)
         stretched = self.low + 0.5 * (shaped + 1.0) * (self.high - self.low)
         return np.clip(stretched, self.low, self.high).astype(self.dtype, copy=False)
+
+    def from_env(self, action: np.ndarray) -> np.ndarray:
+        """Return actions [..., size] in [-1, 1] as float32 for environment actions [..., *shape]."""
+        low, high = self.low.astype(np.float64), self.high.astype(np.float64)
+        if self.whole:  # the middle of the part of [-1, 1] that the integer gets
+            low, high = low - 0.5, high + 0.5
+        scaled = 2.0 * (action - low) / np.maximum(high - low, np.finfo(np.float32).tiny) - 1.0
+        flat = scaled.reshape(*action.shape[: action.ndim - len(self.shape)], self.size)
+        return np.clip(flat, -1.0, 1.0).astype(np.float32)
+
+    def log_stretch(self, device: torch.device) -> Tensor:
+        """Return the logs [size] of the factors by which `to_env` stretches: what log-densities in [-1, 1] exceed."""
+        factors = 0.5 * (self.high.astype(np.float64) - self.low).reshape(-1)
+        return torch.as_tensor(np.log(factors), dtype=torch.float32, device=device)
 
 
 class SquashedActor(nn.Module):
@@ -110,6 +126,12 @@ class SquashedActor(nn.Module):
         raw = mean + log_std.exp() * noise
         return torch.tanh(raw), squashed_log_prob(raw, noise, log_std)
 
+    def log_prob(self, observation: Observation, action: Tensor) -> Tensor:
+        """Return the log-densities [B] of actions [B, size]; those at the bounds are taken a little inside."""
+        mean, log_std = self(observation)
+        raw = torch.atanh(action.clamp(-LARGEST_ACTION, LARGEST_ACTION))
+        return squashed_log_prob(raw, (raw - mean) * torch.exp(-log_std), log_std)
+
     def mode(self, observation: Observation) -> Tensor:
         """Return the squashed means [B, size]."""
         latent = self.latent(observation)
@@ -139,8 +161,11 @@ def _networks(
     *,
     generator: torch.Generator,
     outputs: int | None = None,
+    layer_norm: bool = False,
 ) -> StackedMLP:
     shape = (count, inputs, hidden_sizes, activation)
+    if layer_norm:
+        return LayerNormMLP(*shape, orthogonal=False, generator=generator, outputs=outputs)
     if renorm_warmup is None:
         return StackedMLP(*shape, orthogonal=False, generator=generator, outputs=outputs)
     return RenormalizedMLP(*shape, warmup=renorm_warmup, orthogonal=False, generator=generator, outputs=outputs)
@@ -181,14 +206,22 @@ class StackedCritic(nn.Module):
         activation: str,
         generator: torch.Generator,
         renorm_warmup: int | None = None,
+        layer_norm: bool = False,
     ) -> None:
-        """`renorm_warmup` adds batch renormalisation with so many training passes of warmup."""
+        """`renorm_warmup` adds batch renormalisation with so many training passes of warmup, `layer_norm` LayerNorm."""
         super().__init__()
         self.outputs = outputs
         self.encoder = encoder
         inputs = self.encoder.width + size
         self.networks = _networks(
-            count, inputs, hidden_sizes, activation, renorm_warmup, generator=generator, outputs=outputs
+            count,
+            inputs,
+            hidden_sizes,
+            activation,
+            renorm_warmup,
+            generator=generator,
+            outputs=outputs,
+            layer_norm=layer_norm,
         )
 
     def forward(self, observation: Observation, action: Tensor) -> Tensor:
@@ -199,6 +232,17 @@ class StackedCritic(nn.Module):
     def first(self, observation: Observation, action: Tensor) -> Tensor:
         """Return the values [B, outputs] of the first critic alone."""
         return self.networks.one(0, self._features(observation, action))
+
+    def many(self, observation: Observation, actions: Tensor) -> Tensor:
+        """Return values [count, N, B, outputs] of several actions [N, B, size] per observation.
+
+        Observations are encoded once.
+        """
+        number, rows, _ = actions.shape
+        features = self.encoder(observation)
+        joined = torch.cat((features.expand(number, *features.shape), actions), dim=2)
+        values: Tensor = self.networks(joined.flatten(0, 1))
+        return values.unflatten(1, (number, rows))
 
     def _features(self, observation: Observation, action: Tensor) -> Tensor:
         return torch.cat((self.encoder(observation), action), dim=1)

@@ -27,3 +27,7 @@ class DiscreteActions:
         """Return the actions [B] as the environment numbers them, from the space's `start`."""
         host: np.ndarray = action.cpu().numpy()
         return host + self.start if self.start else host
+
+    def from_env(self, action: np.ndarray) -> np.ndarray:
+        """Return the actions numbered from 0, as int64, for those of the environment."""
+        return action.astype(np.int64) - self.start

@@ -110,6 +110,17 @@ class Bernoulli:
         return functional.binary_cross_entropy_with_logits(self.logits, probs, reduction="none").sum(dim=-1)
 
 
+def clipped_gaussian_log_prob(mean: Tensor, log_std: Tensor, action: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return the log-densities [B] of normal variables [B, d] that were clipped to [low, high].
+
+    A bound is taken with the whole probability of the values beyond it.
+    """
+    std = log_std.exp()
+    within = -(0.5 * ((action - mean) / std).square() + log_std + LOG_SQRT_2PI)
+    below, above = torch.special.log_ndtr((low - mean) / std), torch.special.log_ndtr((mean - high) / std)
+    return torch.where(action <= low, below, torch.where(action >= high, above, within)).sum(dim=-1)
+
+
 class DiagonalGaussian:
     """Independent normal variables, given mean [B, d] and log standard deviation [B, d] or [d]."""
 

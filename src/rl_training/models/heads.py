@@ -16,6 +16,7 @@ from rl_training.models.distributions import (
     DiagonalGaussian,
     Distribution,
     MultiCategorical,
+    clipped_gaussian_log_prob,
     mask_logits,
 )
 from rl_training.models.exploration import marginal_log_std, matrix_noise
@@ -46,6 +47,13 @@ class ActionHead(nn.Module):
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the actions [B, ...] in the format of the environment's action space."""
         return action.cpu().numpy()
+
+    def env_log_prob(self, distribution: Any, action: np.ndarray) -> Tensor | None:
+        """Return the log-probabilities [B] of actions [B, ...] in the environment's format, None if unknown."""
+        start = getattr(self.space, "start", 0)
+        chosen = torch.as_tensor(action - start, dtype=torch.int64, device=self.linear.weight.device)
+        log_prob: Tensor = distribution.log_prob(chosen if chosen.ndim == 1 else chosen.flatten(1))
+        return log_prob
 
 
 class CategoricalHead(ActionHead):
@@ -123,6 +131,18 @@ class BoxHead(ActionHead):
         # Several times as fast as `np.clip` on small arrays.
         clipped = np.minimum(np.maximum(shaped, self.space.low), self.space.high)
         return clipped.astype(self.space.dtype, copy=False)
+
+    def env_log_prob(self, distribution: Any, action: np.ndarray) -> Tensor | None:
+        """Return the log-densities [B] of clipped actions; those of rounded integers are not computed."""
+        assert isinstance(self.space, spaces.Box)
+        if self.space.dtype.kind in "iub":
+            return None
+        mean: Tensor = distribution.mean
+        taken, low, high = (
+            torch.as_tensor(array.reshape(-1, self.size), dtype=mean.dtype, device=mean.device)
+            for array in (action, self.space.low, self.space.high)
+        )
+        return clipped_gaussian_log_prob(mean, distribution.log_std, taken, low, high)
 
 
 class GaussianHead(BoxHead):

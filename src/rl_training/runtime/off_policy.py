@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.params.replay_params import ReplayParams
+from rl_training.data.datasets.dataset_mix import DatasetMix
 from rl_training.data.hindsight import HindsightReplay
 from rl_training.data.replay import Replay
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
@@ -27,6 +28,7 @@ from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
 from rl_training.runtime.session import TrainingSession, TrainResult
+from rl_training.runtime.setup.mixed_dataset import mix_dataset
 from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.setup.update_rate import log_update_rate, warn_of_small_replay
 
@@ -58,9 +60,10 @@ def train_off_policy(
             env.num_envs,
             repair=_fewer_updates(session.params),
         )
+        mix = mix_dataset(session.setup, algorithm, collector.replay)
         session.start(algorithm, collector, [collector.replay])
         while not session.done:
-            _train_step(session, algorithm, collector)
+            _train_step(session, algorithm, collector, mix)
         return session.result()
 
 
@@ -115,7 +118,9 @@ def updates_due(before: int, after: int, params: ReplayParams, *, made: int, sto
     return rounds * params.updates_per_round
 
 
-def _train_step(session: TrainingSession, algorithm: OffPolicyAlgorithm, collector: ReplayCollector) -> None:
+def _train_step(
+    session: TrainingSession, algorithm: OffPolicyAlgorithm, collector: ReplayCollector, mix: DatasetMix | None
+) -> None:
     params: ReplayParams = algorithm.params
     controls = session.controls()
     before = session.step
@@ -130,7 +135,7 @@ def _train_step(session: TrainingSession, algorithm: OffPolicyAlgorithm, collect
         if updates:
             warn_of_small_replay(session, collector.replay.size, params.batch_size)
             session.collected()
-            metrics = learn(session, algorithm, collector.replay, controls, updates)
+            metrics = learn(session, algorithm, collector.replay, controls, updates, mix)
     session.advance(collector.env.num_envs, metrics, updates=updates, check_finite=False)
 
 
@@ -140,8 +145,9 @@ def learn(
     replay: Replay,
     controls: Mapping[str, float],
     updates: int,
+    mix: DatasetMix | None = None,
 ) -> dict[str, Tensor]:
-    """Make gradient steps and return the means of their metrics."""
+    """Make gradient steps and return the means of their metrics; `mix` replaces the replay's batches."""
     size, device = algorithm.params.batch_size, session.device
     draws = session.streams.numpy("replay")
     reports: list[dict[str, Tensor]] = []
@@ -154,7 +160,10 @@ def learn(
             if errors is not None:
                 replay.sampler.update(rows[0], errors.cpu().numpy())
     else:
-        batches, _ = replay.sample(size, draws, device, count=updates)
+        if mix is None:
+            batches, _ = replay.sample(size, draws, device, count=updates)
+        else:
+            batches = mix.sample(size, draws, device, count=updates)
         reports = [algorithm.update(batch, controls, session.streams["update"]) for batch in batches]
     if len(reports) == 1:
         return reports[0]

@@ -58,13 +58,13 @@ def create_training_run(
     config: TrainConfig, *, resume_mode: str = "exact", parent: Mapping[str, Any] | None = None
 ) -> Path:
     """Create a run directory with `config.yaml` and `metadata.json` and return it."""
-    run_dir = create_run_directory(config.output_dir, config.algo, config.env_id, config.seed)
+    run_dir = create_run_directory(config.output_dir, config.algo, config.task_name, config.seed)
     write_run_config(run_dir, config)
     write_metadata(
         run_dir,
         new_metadata(
             algo=config.algo,
-            env_id=config.env_id,
+            env_id=config.task_name,
             seed=config.seed,
             name=config.name,
             resume_mode=resume_mode,
@@ -92,12 +92,13 @@ def save_training_checkpoint(
     spaces: Mapping[str, Any],
     torch_threads: int,
     segments: Sequence[Mapping[str, Any]] = (),
+    dataset: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint of the complete state durably, move `latest` to it and return its directory."""
     check_segments_still_there(run_dir, segments)
     manifest = {
         "algo": config.algo,
-        "env_id": config.env_id,
+        "env_id": config.task_name,
         "resume_mode": resume_mode,
         "config": serialize_train_config(config),
         "spaces": dict(spaces),
@@ -105,6 +106,7 @@ def save_training_checkpoint(
         "segments": [dict(entry) for entry in segments],
         "versions": dict(dependency_versions()),
         USER_CODE: code_records(config),
+        **({} if dataset is None else {"dataset": dict(dataset)}),
     }
     checkpoint = write_checkpoint(run_dir, step, lambda directory: write_state(directory, dict(state)), manifest)
     point(run_dir, LATEST, checkpoint)

@@ -109,6 +109,7 @@ class TrainingSession(RecordedRun):
             finished_at_utc=None,
             resume_mode=self.resume_mode,
             acceleration=self.setup.acceleration,
+            **({} if self.setup.dataset is None else {"dataset": self.setup.dataset}),
         )
         self._signals.install()
         self._timed_from = (self.step, time.perf_counter())
@@ -329,6 +330,7 @@ class TrainingSession(RecordedRun):
             spaces=self.setup.spaces_as_json(),
             torch_threads=self.setup.torch.threads.number,
             segments=[segment for archive in self._archives for segment in archive.save(self.run_dir)],
+            dataset=self.setup.dataset,
         )
         self._checkpoint_path, self._saved = path, True
         if best:

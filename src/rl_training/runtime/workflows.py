@@ -20,11 +20,15 @@ from rl_training.runtime.acting.evaluator import EpisodeResult, evaluate_tasks
 from rl_training.runtime.acting.policy import policies_from_checkpoint
 from rl_training.runtime.acting.video import check_video, record_episodes
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.offline_evaluation.evaluation import OfflineEvaluation, evaluate_offline
 from rl_training.runtime.session import TrainResult
+from rl_training.runtime.setup.dataset_setup import warn_of_changed_dataset
 from rl_training.runtime.setup.size_limits import check_episodes, check_observation_size
 from rl_training.runtime.setup.streams import derive_seeds
 from rl_training.runtime.setup.threads import threads_of
 from rl_training.runtime.setup.torch_setup import TorchSetup
+
+__all__ = ["EvaluationResult", "OfflineEvaluation", "evaluate", "evaluate_offline", "resume", "train"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,12 @@ def evaluate(
     config = checkpoint_config(sound, trust_code=trust_code)
     admit_code(config, loaded_from(sound, trust_code=trust_code), callbacks=False)
     warn_of_changed_code(config, sound)
+    warn_of_changed_dataset(config, sound)
+    if config.env_id is None:
+        raise AxiomError(
+            f"{sound.run_dir} has learned from the dataset {config.dataset} without an environment, so that there is "
+            "none to evaluate it in; name one when you train (--env ID)"
+        )
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
     base = config.seed if seed is None else seed
     if count < 1 or base < 0:

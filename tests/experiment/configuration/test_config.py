@@ -218,7 +218,7 @@ def test_an_unknown_name_at_any_level_names_the_nearest(changes: Any, message: s
         ({"eval_interval": 0}, "eval_interval: must be an integer >= 1 or null, got 0"),
         ({"log_interval": 0}, "log_interval: must be an integer >= 1 or null, got 0"),
         ({"checkpoint_interval": 0}, "checkpoint_interval: must be an integer >= 1 or null, got 0"),
-        ({"env_id": ""}, "env_id: must be text that is not empty, got ''"),
+        ({"env_id": ""}, "env_id: must be text that is not empty or null, got ''"),
         ({"device": "cuda:x"}, "device: must be auto, cpu, cuda, cuda:N or mps, got 'cuda:x'"),
         ({"deterministic": 1}, "deterministic: must be true or false, got 1"),
         ({"deterministic": "no"}, "deterministic: must be true or false, got 'no'; write true or false"),

@@ -33,6 +33,8 @@ CLEANRL = """exp_name torch_deterministic cuda track wandb_project_name wandb_en
 
 def messages(algo: str, **changes: Any) -> tuple[str, ...]:
     raw = {"algo": algo, "env_id": "X-v0", "seed": 0, "total_timesteps": 10**6, "output_dir": "runs", **changes}
+    if get_algorithm_spec(algo).loop == "offline":
+        raw["dataset"] = "some/data-v0"
     with pytest.raises(ConfigError) as refused:
         validate_config(raw)
     return refused.value.problems
@@ -100,7 +102,14 @@ def test_no_answer_stands_for_a_key_that_the_algorithm_has(algo: str) -> None:
         ("ppo", "n_envs", "it is called `num_envs` here; it stands at the top level, outside algo_kwargs"),
         ("ppo", "total_timesteps", "it stands at the top level, outside algo_kwargs"),
         ("ppo", "frame_stack", "it describes the environment: write `env_kwargs.frame_stack`"),
-        ("td3", "critic_hidden_sizes", "it is a setting of crossq, sac, tqc, and td3 has none like it: leave it out"),
+        ("iql", "critic_learning_rate", "it is called `learning_rate` here"),
+        ("cql", "n_action_samples", "it is called `action_samples` here"),
+        ("td3_bc", "train_freq", "a step is a gradient step; leave it out"),
+        (
+            "td3",
+            "critic_hidden_sizes",
+            "it is a setting of cql, crossq, sac, tqc, and td3 has none like it: leave it out",
+        ),
     ],
 )
 def test_some_answers_in_full(algo: str, name: str, sentence: str) -> None:

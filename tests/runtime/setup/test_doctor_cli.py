@@ -33,6 +33,7 @@ KEYS = [
     "extra_minatar",
     "extra_mlflow",
     "extra_mujoco",
+    "extra_offline",
     "extra_plot",
     "extra_ray",
     "extra_robotics",

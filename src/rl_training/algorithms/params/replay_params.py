@@ -84,7 +84,7 @@ class ReplayParams(EncoderParams, ExperienceParams):
     """Parameters of algorithms that learn from single transitions: how often, and how transitions are computed."""
 
     on_fork: ClassVar[Mapping[str, str]] = {
-        **rules(FREE, "train_interval", "gradient_steps", "hindsight_ratio"),
+        **rules(FREE, "train_interval", "gradient_steps", "hindsight_ratio", "dataset_fraction"),
         **rules(REPLAY, "n_step", "hindsight"),
     }
 
@@ -100,11 +100,18 @@ class ReplayParams(EncoderParams, ExperienceParams):
     """Goal-conditioned tasks: also learn from goals that the episode reached later, at its end or at any time."""
     hindsight_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.8
     """Fraction of a batch whose goals are replaced."""
+    dataset_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    """Fraction of each batch that is drawn from the configuration's `dataset` instead of the replay (RLPD uses 0.5)."""
 
     @property
     def stored_steps(self) -> int:
         """Steps that a stored transition spans; the latest steps are held back until their transition is complete."""
         return self.n_step
+
+    @property
+    def dataset_rows(self) -> int:
+        """Transitions of each batch that are drawn from the dataset."""
+        return round(self.dataset_fraction * self.batch_size)
 
     @property
     def updates_per_round(self) -> int:
@@ -130,4 +137,22 @@ class ReplayParams(EncoderParams, ExperienceParams):
             found.append("algo_kwargs.n_step: hindsight recomputes the reward of single steps; set n_step to 1")
         if self.hindsight != "none" and self.by_priority:
             found.append("algo_kwargs.prioritized: priorities do not fit replaced goals; set prioritized to false")
+        return found + self._dataset_problems()
+
+    def _dataset_problems(self) -> list[str]:
+        """Return an error message for each value that does not allow batches mixed with a dataset."""
+        if not self.dataset_fraction:
+            return []
+        found = []
+        if not 0 < self.dataset_rows < self.batch_size:
+            found.append(
+                f"algo_kwargs.dataset_fraction: {self.dataset_fraction} of a batch of {self.batch_size} leaves no "
+                "transition of one kind; change it or raise batch_size"
+            )
+        if self.n_step != 1:
+            found.append("algo_kwargs.n_step: a dataset is mixed in as single steps; set n_step to 1")
+        if self.by_priority:
+            found.append("algo_kwargs.prioritized: a dataset has no priorities; set prioritized to false")
+        if self.hindsight != "none":
+            found.append("algo_kwargs.hindsight: a dataset's goals are not replaced; set hindsight to none")
         return found

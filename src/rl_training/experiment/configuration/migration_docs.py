@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from rl_training.experiment.algorithm_spec import AlgorithmSpec
-from rl_training.experiment.configuration.names_elsewhere import PARAMETERS, WHOLE_CONFIGURATION, answer_for
+from rl_training.experiment.configuration.names_elsewhere import D3RLPY, PARAMETERS, WHOLE_CONFIGURATION, answer_for
 from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
 
 _HEADINGS = {
@@ -27,6 +27,7 @@ def render_migration() -> str:
     sections = [_INTRODUCTION, "## Keys of the whole configuration", _table(WHOLE_CONFIGURATION)]
     for heading, algo in _HEADINGS.items():
         sections += [f"## {heading}", _algorithm(get_algorithm_spec(algo))]
+    sections += ["## Offline algorithms of d3rlpy", _D3RLPY, _table(D3RLPY)]
     return "\n\n".join(sections) + "\n"
 
 
@@ -70,6 +71,10 @@ def _cell(answer: str) -> str:
 def _list(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
+
+_D3RLPY = """\
+`algo_kwargs` of the [offline algorithms](algorithms/iql.md), for those that have the parameter. d3rlpy's `n_steps` is
+`total_timesteps`. `actor_learning_rate` has the same name in `iql` and `cql`; `td3_bc` has one rate for both."""
 
 _INTRODUCTION = """\
 # Coming from Stable-Baselines3 or CleanRL

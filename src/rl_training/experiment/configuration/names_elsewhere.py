@@ -1,4 +1,4 @@
-"""The names of parameters of Stable-Baselines3 and CleanRL, with ours, for error messages about unknown keys.
+"""The names of parameters of Stable-Baselines3, CleanRL and d3rlpy, with ours, for error messages about unknown keys.
 
 An answer is the name of our key, or the rest of a sentence if there is no key of the same meaning.
 `experiment.configuration.migration_docs` makes a page of the table.
@@ -17,7 +17,7 @@ from rl_training.experiment.configuration.validation import unknown_key
 from rl_training.experiment.registry import find_algorithm, list_algorithm_specs
 
 # The scope of an answer: an algorithm by name, the algorithms of one class, or a group of classes.
-ON_POLICY, REPLAY, PLANNING, ALL = "on-policy", "replay", "planning", "all"
+ON_POLICY, REPLAY, PLANNING, OFFLINE, ALL = "on-policy", "replay", "planning", "offline", "all"
 _GROUPS = {
     "PPO": ON_POLICY,
     "DQN": REPLAY,
@@ -26,6 +26,11 @@ _GROUPS = {
     "TD3": REPLAY,
     "MuZero": PLANNING,
     "ScaleZero": PLANNING,
+    "BC": OFFLINE,
+    "TD3BC": OFFLINE,
+    "IQL": OFFLINE,
+    "CQL": OFFLINE,
+    "DiscreteCQL": OFFLINE,
 }
 
 _LEAVE = "leave it out"
@@ -37,6 +42,8 @@ _ONE_RATE = "one `learning_rate` holds for actor, critics and temperature"
 _ROUNDS = "how often it learns is set by `train_interval` and `gradient_steps`"
 _RATIO = "how often it learns is set by `replay_ratio`, gradient steps per environment step"
 _ROLLOUTS = "it learns after every rollout of `num_steps` steps per environment; leave it out"
+_EVERY_STEP = "a step is a gradient step; leave it out"
+_DATASET = "transitions come from `dataset`; leave it out"
 _ONE_PASS = "A2C makes one pass over each rollout; leave it out"
 _WHOLE = "A2C takes the whole rollout as one batch, `num_steps` steps of each environment; leave it out"
 _TEMPERATURE = "it is called `temperature` here: a number, or auto to learn it from `temperature_init` on"
@@ -83,7 +90,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "anneal_lr": {ALL: "set `learning_rate_schedule` to linear"},
     "policy_lr": {"SAC": _ONE_RATE, "DiscreteSAC": _ONE_RATE, "TD3": "one `learning_rate` holds for actor and critics"},
     "q_lr": {"SAC": _ONE_RATE, "DiscreteSAC": _ONE_RATE, "TD3": "one `learning_rate` holds for actor and critics"},
-    "optimizer_class": {ON_POLICY: "optimizer", REPLAY: _ADAM, PLANNING: _ADAM},
+    "optimizer_class": {ON_POLICY: "optimizer", REPLAY: _ADAM, PLANNING: _ADAM, OFFLINE: _ADAM},
     "optimizer_kwargs": {ALL: "its parts are keys of their own here: eps is `optimizer_eps`"},
     "adam_eps": {ALL: "optimizer_eps"},
     "rms_prop_eps": {ON_POLICY: "optimizer_eps"},
@@ -95,7 +102,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "n_step": {ON_POLICY: "num_steps"},
     "num_steps": {},
     "batch_size": {"a2c": _WHOLE, ON_POLICY: "minibatch_size"},
-    "minibatch_size": {REPLAY: "batch_size", PLANNING: "batch_size"},
+    "minibatch_size": {REPLAY: "batch_size", PLANNING: "batch_size", OFFLINE: "batch_size"},
     "num_minibatches": {
         "a2c": _WHOLE,
         ON_POLICY: "set `minibatch_size`, transitions per gradient step: `num_steps` * `num_envs` / num_minibatches",
@@ -114,8 +121,20 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "vf_coef": {PLANNING: "value_coef"},
     "target_kl": {},
     # -- entropy
-    "ent_coef": {"SAC": _TEMPERATURE, "DiscreteSAC": _TEMPERATURE, "scalezero": "entropy_coef"},
-    "alpha": {"SAC": _TEMPERATURE, "DiscreteSAC": _TEMPERATURE, "DQN": "per_alpha", PLANNING: "per_alpha"},
+    "ent_coef": {
+        "SAC": _TEMPERATURE,
+        "DiscreteSAC": _TEMPERATURE,
+        "CQL": _TEMPERATURE,
+        "scalezero": "entropy_coef",
+    },
+    "alpha": {
+        "SAC": _TEMPERATURE,
+        "DiscreteSAC": _TEMPERATURE,
+        "DQN": "per_alpha",
+        PLANNING: "per_alpha",
+        "CQL": "conservative_weight",
+        "DiscreteCQL": "conservative_weight",
+    },
     "autotune": {
         "SAC": "set `temperature` to auto, or to a number that stays",
         "DiscreteSAC": "set `temperature` to auto, or to a number that stays",
@@ -147,9 +166,9 @@ PARAMETERS: dict[str, dict[str, str]] = {
     # -- replay and cadence
     "buffer_size": {},
     "learning_starts": {},
-    "train_freq": {ON_POLICY: _ROLLOUTS, REPLAY: "train_interval", PLANNING: _RATIO},
-    "train_frequency": {ON_POLICY: _ROLLOUTS, REPLAY: "train_interval", PLANNING: _RATIO},
-    "gradient_steps": {"a2c": _ONE_PASS, ON_POLICY: "update_epochs", PLANNING: _RATIO},
+    "train_freq": {ON_POLICY: _ROLLOUTS, REPLAY: "train_interval", PLANNING: _RATIO, OFFLINE: _EVERY_STEP},
+    "train_frequency": {ON_POLICY: _ROLLOUTS, REPLAY: "train_interval", PLANNING: _RATIO, OFFLINE: _EVERY_STEP},
+    "gradient_steps": {"a2c": _ONE_PASS, ON_POLICY: "update_epochs", PLANNING: _RATIO, OFFLINE: _EVERY_STEP},
     "tau": {PLANNING: _COPIED},
     "target_update_interval": {"SAC": _BY_TAU, "DiscreteSAC": _BY_TAU, "TD3": _BY_TAU},
     "target_network_frequency": {
@@ -165,6 +184,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "DQN": "the replay is chosen by `prioritized`, `hindsight` and `n_step`",
         REPLAY: _HINDSIGHT,
         PLANNING: "priorities are chosen by `per_alpha`",
+        OFFLINE: _DATASET,
     },
     "replay_buffer_kwargs": {
         "DQN": "the replay is chosen by `prioritized`, `hindsight` and `n_step`",
@@ -189,19 +209,32 @@ PARAMETERS: dict[str, dict[str, str]] = {
         REPLAY: "its parts are keys of their own here: net_arch is `hidden_sizes`, activation_fn is `activation`",
         PLANNING: "its parts are keys of their own here: net_arch is `hidden_size`",
     },
-    "net_arch": {ON_POLICY: "hidden_sizes", REPLAY: "hidden_sizes", PLANNING: "hidden_size"},
-    "hidden_size": {ON_POLICY: "hidden_sizes", REPLAY: "hidden_sizes"},
+    "net_arch": {ON_POLICY: "hidden_sizes", REPLAY: "hidden_sizes", PLANNING: "hidden_size", OFFLINE: "hidden_sizes"},
+    "hidden_size": {ON_POLICY: "hidden_sizes", REPLAY: "hidden_sizes", OFFLINE: "hidden_sizes"},
     "hidden_sizes": {PLANNING: "hidden_size"},
     "activation_fn": {
         ON_POLICY: "activation",
         REPLAY: "activation",
         PLANNING: f"the model's activations are fixed; {_LEAVE}",
+        OFFLINE: "activation",
     },
     "ortho_init": {ON_POLICY: "orthogonal_init"},
     "log_std_init": {},
-    "features_extractor_class": {ON_POLICY: "encoder", REPLAY: "encoder", PLANNING: _ENCODER},
-    "features_extractor_kwargs": {ON_POLICY: "encoder_kwargs", REPLAY: "encoder_kwargs", PLANNING: _ENCODER},
-    "n_critics": {"SAC": "num_critics", "DiscreteSAC": "num_critics", "TD3": "num_critics"},
+    "features_extractor_class": {ON_POLICY: "encoder", REPLAY: "encoder", PLANNING: _ENCODER, OFFLINE: "encoder"},
+    "features_extractor_kwargs": {
+        ON_POLICY: "encoder_kwargs",
+        REPLAY: "encoder_kwargs",
+        PLANNING: _ENCODER,
+        OFFLINE: "encoder_kwargs",
+    },
+    "n_critics": {
+        "SAC": "num_critics",
+        "DiscreteSAC": "num_critics",
+        "TD3": "num_critics",
+        "TD3BC": "num_critics",
+        "IQL": "num_critics",
+        "CQL": "num_critics",
+    },
     "n_quantiles": {"SAC": "num_quantiles", "DQN": "num_quantiles"},
     "top_quantiles_to_drop_per_net": {"SAC": "dropped_quantiles"},
     "n_atoms": {"DQN": "num_atoms"},
@@ -212,6 +245,22 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "tensorboard_log": {ALL: _TENSORBOARD},
     "verbose": {ALL: _VERBOSE},
     "monitor_wrapper": {ALL: f"returns are always recorded; {_LEAVE}"},
+}
+
+
+# Parameters of d3rlpy's offline algorithms, for those that have ours.
+D3RLPY: dict[str, str] = {
+    "actor_learning_rate": "learning_rate",
+    "critic_learning_rate": "learning_rate",
+    "policy_type": "policy",
+    "weight_temp": "beta",
+    "n_action_samples": "action_samples",
+    "alpha_threshold": "lagrange_threshold",
+    "soft_q_backup": "soft_target",
+    "initial_temperature": "temperature_init",
+    "target_smoothing_sigma": "target_noise",
+    "target_smoothing_clip": "target_noise_clip",
+    "update_actor_interval": "policy_delay",
 }
 
 
@@ -267,9 +316,11 @@ def answer_for(spec: AlgorithmSpec, name: str, known: Iterable[str]) -> str | No
     for reader in (spec.name, *kinds, *(_GROUPS.get(kind, "") for kind in kinds), ALL):
         if reader in answers:
             return answers[reader]
+    known = set(known)
+    if spec.loop == "offline" and D3RLPY.get(name) in known:
+        return D3RLPY[name]
     if not _GROUPS.keys().isdisjoint(kinds):
         return None
-    known = set(known)
     return next((answer for answer in answers.values() if answer in known), None)
 
 

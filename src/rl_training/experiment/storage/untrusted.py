@@ -11,6 +11,7 @@ import json
 import math
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,18 @@ def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
         os.close(descriptor)
 
 
-def parse_json(text: str, name: str) -> Any:
-    """Return the plain value of strict JSON, bounded in depth and numbers; `name` is its source in messages."""
+def refuse_constant(constant: str) -> Any:
+    """Refuse `NaN`, `Infinity` and `-Infinity`, which strict JSON does not have."""
+    raise ValueError(f"{constant} is not a number")
+
+
+def parse_json(text: str, name: str, *, constant: Callable[[str], Any] = refuse_constant) -> Any:
+    """Return the plain value of strict JSON, bounded in depth and numbers; `name` is its source in messages.
+
+    `constant` may give `NaN`, `Infinity` and `-Infinity` a value, for files of programs that write them.
+    """
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=constant)
     except RecursionError:
         raise UntrustedFileError(f"{name} is nested more than {MAX_DEPTH} levels deep") from None
     except ValueError as error:
@@ -67,10 +76,6 @@ def parse_json(text: str, name: str) -> Any:
 def read_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
     """Return the plain value in a JSON file; a missing file raises `FileNotFoundError` as usual."""
     return parse_json(read_text(path, max_bytes=max_bytes), str(path))
-
-
-def _refuse_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a number")
 
 
 def _check_bounds(value: Any, name: str) -> None:

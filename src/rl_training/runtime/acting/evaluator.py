@@ -94,7 +94,7 @@ def evaluate_policy(
     count = min(len(seeds), MAX_PARALLEL_EPISODES)
     slots = make_slots(task.env_id, task.env_kwargs, mode="evaluation", count=count)
     try:
-        _check_fit(policy, slots[0], task.env_id)
+        check_fit(policy, slots[0], task.env_id)
         episodes = play_episodes(policy, slots, seeds, generator=generator, step_cap=step_cap, interrupted=interrupted)
     finally:
         for slot in slots:
@@ -111,7 +111,7 @@ def evaluate_policy(
     return episodes
 
 
-def _check_fit(policy: Policy, slot: EnvSlot, env_id: str) -> None:
+def check_fit(policy: Policy, slot: EnvSlot, env_id: str) -> None:
     """Raise an error if the spaces are not those of training, for example because user code has changed."""
     for kind in ("observation", "action"):
         learned, there = (getattr(one, f"{kind}_space") for one in (policy, slot))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rl_training.errors import AxiomError
+from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.cadence import Marks
 from rl_training.experiment.config import TrainConfig, video_params
 from rl_training.experiment.runs import sanitize
@@ -30,6 +30,8 @@ class Films:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Raise an error if films are asked for and a task cannot be rendered."""
+        if self.params is not None and self._config.env_id is None:
+            raise ConfigError("video: the run has no environment to film; set env_id, or leave video out")
         for task in tasks if self.params is not None else ():
             check_video(task, self._seeds(0)[0])
 

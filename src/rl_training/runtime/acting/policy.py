@@ -10,7 +10,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
-from rl_training.algorithms.base import PlanningAlgorithm
+from rl_training.algorithms.base import ActingAlgorithm, PlanningAlgorithm
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.envs.checks import all_finite
 from rl_training.envs.normalize import ObservationNormalizer
@@ -92,6 +92,22 @@ class Policy:
         action = self.actor.choose(to_tensor(observation, device), action_mask, generator, **planning)
         return self.actor.env_action(action)
 
+    def log_probs(
+        self, observation: NumpyObservation, action: np.ndarray, mask: np.ndarray | None = None
+    ) -> np.ndarray | None:
+        """Return the log-probabilities [B] with which actions [B, ...] are sampled for raw observations [B, ...].
+
+        Actions are in the environment's format. None if the policy does not know them, for example if it plans.
+        """
+        if not isinstance(self.actor, ActingAlgorithm) or not _knows_its_probabilities(type(self.actor)):
+            return None
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
+        device = self.actor.device
+        action_mask = None if mask is None else torch.as_tensor(mask, dtype=torch.bool, device=device)
+        log_prob = self.actor.env_log_prob(to_tensor(observation, device), action_mask, action)
+        return None if log_prob is None else log_prob.cpu().numpy()
+
     def predict(
         self,
         observation: Any,
@@ -149,6 +165,12 @@ class Policy:
                 raise AxiomError("the observation's entries are not as many each: give one observation, or one batch")
             return batch, next(single for _, single in parts.values())
         return _batch(observation, space, "")
+
+
+def _knows_its_probabilities(algorithm: type[ActingAlgorithm]) -> bool:
+    """Return whether `env_log_prob` is about the `choose` that an algorithm has, which a subclass may replace."""
+    owners = {name: next(one for one in algorithm.__mro__ if name in vars(one)) for name in ("choose", "env_log_prob")}
+    return issubclass(owners["env_log_prob"], owners["choose"])
 
 
 def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, bool]:

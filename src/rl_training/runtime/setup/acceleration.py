@@ -42,6 +42,8 @@ def planned_updates(config: TrainConfig, params: Any, loop: str) -> float:
         rollout = params.num_steps * config.num_envs
         minibatch = getattr(params, "minibatch_size", None) or rollout
         return steps / rollout * getattr(params, "update_epochs", 1) * math.ceil(rollout / minibatch)
+    if loop == "offline":
+        return steps
     if loop == "off_policy":
         return max(steps - params.learning_starts, 0) / params.train_interval * params.updates_per_round
     return max(steps - params.learning_starts, 0) * params.replay_ratio

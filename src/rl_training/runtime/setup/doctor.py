@@ -23,6 +23,7 @@ _EXTRAS = {
     "minatar": ("minatar",),
     "mlflow": ("mlflow",),
     "mujoco": ("mujoco",),
+    "offline": ("h5py", "minari", "PIL"),
     "plot": ("matplotlib",),
     "ray": ("ray",),
     "robotics": ("gymnasium_robotics", "mujoco"),

@@ -28,9 +28,11 @@ from rl_training.runtime.recording.trackers.opening import check_trackers
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.setup.acceleration import accelerate, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
+from rl_training.runtime.setup.dataset_setup import DatasetTask, check_same_dataset, dataset_record, with_dataset
+from rl_training.runtime.setup.mixed_dataset import open_mixed_dataset
 from rl_training.runtime.setup.restored_state import check_num_envs, read_checked_state
 from rl_training.runtime.setup.size_limits import check_sizes
-from rl_training.runtime.setup.task_setup import set_up_tasks
+from rl_training.runtime.setup.task_setup import TaskSetup, set_up_tasks
 from rl_training.runtime.setup.threads import choose_threads, threads_of
 from rl_training.runtime.setup.torch_setup import TorchSetup
 from rl_training.runtime.setup.user_networks import check_networks, encoder_argument
@@ -60,6 +62,8 @@ class RunSetup:
         origin = _code_origin(resume_point)
         admit_algorithm(config.algo, origin)  # the configuration is checked against its parameters
         self.config = check_config(config)
+        if resume_point is None:
+            self.config = with_dataset(self.config)
         self.resume_point = resume_point
         admit_code(self.config, origin, written=_written_names(resume_point))
         check_named_callbacks(self.config)
@@ -71,8 +75,10 @@ class RunSetup:
         """State of the checkpoint to continue from, until it is loaded."""
         if resume_point is not None:
             self.state = read_checked_state(resume_point.checkpoint, self.config)
-            check_num_envs(resume_point.checkpoint, self.config, self.state["collector"])
-        self.tasks = set_up_tasks(tasks_of(self.config), self.config, self.params)
+            if self.spec.loop != "offline":
+                check_num_envs(resume_point.checkpoint, self.config, self.state["collector"])
+        self.tasks = self._set_up_tasks()
+        self.mixed_dataset = open_mixed_dataset(self.config, self.params, self.tasks[0], resume_point)
         Films(self.config).check([task.task for task in self.tasks])
         check_sizes(
             self.config,
@@ -95,6 +101,22 @@ class RunSetup:
             self.warm_start = WarmStart(self.config, self.spaces_as_json())
         self.torch = TorchSetup(threads=threads, deterministic=self.config.deterministic, device=self.device)
         remember_code(self.config)
+
+    def _set_up_tasks(self) -> list[TaskSetup]:
+        tasks = tasks_of(self.config)
+        if self.spec.loop != "offline":
+            return set_up_tasks(tasks, self.config, self.params)
+        task = DatasetTask(tasks[0], self.config, self.params)
+        if self.resume_point is not None:
+            check_same_dataset(task.dataset, self.resume_point.checkpoint)
+        return [task]
+
+    @property
+    def dataset(self) -> dict[str, Any] | None:
+        """The record of the dataset for metadata and manifests, None if the run has none."""
+        task = self.tasks[0]
+        dataset = task.dataset if isinstance(task, DatasetTask) else self.mixed_dataset
+        return None if dataset is None else dataset_record(dataset)
 
     @property
     def place(self) -> Path:
@@ -119,7 +141,7 @@ class RunSetup:
         algorithm = self.spec.load_algorithm()(
             self.params,
             seen,
-            self._joined({task.task.name: task.env.action_space for task in self.tasks if task.env is not None}),
+            self._joined({task.task.name: task.taken_space for task in self.tasks}),
             device=self.device,
             generator=generator,
             **encoder_argument(self.params),
@@ -156,6 +178,7 @@ class RunSetup:
 
     def goal_task(self) -> GoalTask:
         """Return reward and termination functions of goals in a goal-conditioned environment."""
+        assert self.config.env_id is not None
         (slot,) = make_slots(self.config.env_id, self.config.env_kwargs, mode="training", count=1)
         if not slot.env.has_wrapper_attr("compute_reward"):
             raise ConfigError(

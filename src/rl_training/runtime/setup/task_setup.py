@@ -39,6 +39,11 @@ class TaskSetup:
         self._check_turns(getattr(params, "two_player", None), training.turn_taking, evaluation.turn_taking)
 
     @property
+    def described(self) -> str:
+        """What has the task's spaces, for messages about them."""
+        return self.task.env_id
+
+    @property
     def backend(self) -> tuple[str, str]:
         """The backend of the training environments, and the reason for it."""
         config, task = self.config, self.task
@@ -49,14 +54,19 @@ class TaskSetup:
         kind, action = observation_kind(self.observation_space), type(self.action_space).__name__
         if kind not in spec.observation_spaces:
             raise ConfigError(
-                f"{spec.name} does not learn from the {kind} observations of {self.task.env_id}; "
+                f"{spec.name} does not learn from the {kind} observations of {self.described}; "
                 f"it takes {', '.join(spec.observation_spaces)}"
             )
         if action not in spec.action_spaces:
-            fitting = [other.name for other in list_algorithm_specs() if action in other.action_spaces]
+            fitting = [
+                other.name
+                for other in list_algorithm_specs()
+                if action in other.action_spaces and (other.loop == "offline") == (spec.loop == "offline")
+            ]
+            source = "dataset" if spec.loop == "offline" else "environment"
             raise ConfigError(
-                f"{spec.name} does not support the {action} actions of {self.task.env_id}; it takes "
-                f"{', '.join(spec.action_spaces)}: choose another environment, or an algorithm that fits "
+                f"{spec.name} does not support the {action} actions of {self.described}; it takes "
+                f"{', '.join(spec.action_spaces)}: choose another {source}, or an algorithm that fits "
                 f"({', '.join(fitting) or 'there is none yet'})"
             )
 
@@ -115,6 +125,11 @@ class TaskSetup:
         assert self.env is not None
         observation = self.normalizers.observation
         return self.env.observation_space if observation is None else observation.normalized_space
+
+    @property
+    def taken_space(self) -> Space[Any]:
+        """The action space of the algorithm."""
+        return self.action_space if self.env is None else self.env.action_space
 
     def normalizer_state_dict(self) -> dict[str, Any] | None:
         """Return the state of the normalisers, None if nothing is normalised."""

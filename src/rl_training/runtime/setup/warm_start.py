@@ -62,7 +62,7 @@ class WarmStart:
         for kind, space in spaces.items():
             if forms[kind] != _form(space):
                 raise ConfigError(
-                    f"init: the {kind} space of {place} is {forms[kind]}, and that of {config.env_id} is "
+                    f"init: the {kind} space of {place} is {forms[kind]}, and that of {config.task_name} is "
                     f"{_form(space)}; choose a run on the same spaces"
                 )
         try:

@@ -81,7 +81,7 @@ def setup_sweep(
     """
     known = None if continue_from is None else read_summary(continue_from)
     if continue_from is None or known is None:
-        path = new_summary_path(config.output_dir, config.algo, config.env_id)
+        path = new_summary_path(config.output_dir, config.algo, config.task_name)
     else:
         path = continue_from
         config = _fitted(config, known, path)

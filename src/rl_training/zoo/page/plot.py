@@ -6,25 +6,22 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rl_training.errors import ConfigError, MissingExtraError, did_you_mean
+from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.storage.printing import printable
 from rl_training.zoo.page.curves import Axis, Curve, learning_curve, metric_label, read_histories, shorter_ranges
 from rl_training.zoo.page.palette import dash_of, style_of
+from rl_training.zoo.page.picture import check_picture, new_picture
 from rl_training.zoo.quantities import quantity_of, range_text, seed_text, tick_text
 from rl_training.zoo.reporting import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SUFFIXES = (".png", ".svg", ".pdf")
 _MOST_COLUMNS = 3
 _LEGEND_WIDTH = 60  # characters
 _SHOWN_NAMES = 30  # names of metrics listed if none is similar to the requested one
-# Images of the same runs have the same bytes: no dates, no random ids in SVG. Names are not parsed as mathematics.
-_SETTINGS: dict[Any, Any] = {"svg.hashsalt": "axiomrl", "text.parse_math": False, "legend.fontsize": 9}
-_METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 class _Panel(NamedTuple):
@@ -36,12 +33,11 @@ class _Panel(NamedTuple):
 
 
 def write_plot(report: Report, file: Path, *, metric: str, axis: Axis) -> tuple[int, tuple[str, ...]]:
-    """Draw the curves of a report into a file with one of `SUFFIXES`.
+    """Draw the curves of a report into a picture.
 
     Returns the number of entries drawn, and sentences about runs that could not be drawn.
     """
-    if file.suffix not in SUFFIXES:
-        raise ConfigError(f"--output {file}: a picture is a file that ends in {', '.join(SUFFIXES)}")
+    check_picture(file, "--output")
     histories = read_histories((place.entry for place in report.standings), [metric])
     panels: list[_Panel] = []
     drawn = 0
@@ -67,26 +63,16 @@ def write_plot(report: Report, file: Path, *, metric: str, axis: Axis) -> tuple[
 
 
 def _draw(panels: Sequence[_Panel], file: Path, axis: Axis) -> None:
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("a plot", "plot") from error
     columns = min(len(panels), _MOST_COLUMNS)
     rows = math.ceil(len(panels) / columns)
     lines = max(sum(len(_legend_lines(curve)) for curve in panel.curves) for panel in panels)
     height = 3.6 + 0.2 * lines  # inches; each entry has its own lines in the legend
-    with mpl.rc_context(_SETTINGS):
-        figure = Figure(figsize=(5.2 * columns, height * rows), layout="constrained", dpi=150)
+    with new_picture(file, "--output", size=(5.2 * columns, height * rows)) as figure:
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         for place, panel in zip(places, panels, strict=False):
             draw_panel(place, panel.title, panel.curves, panel.label, axis)
         for unused in places[len(panels) :]:
             unused.set_visible(False)
-        try:
-            figure.savefig(file, metadata=_METADATA[file.suffix])
-        except OSError as error:
-            raise ConfigError(f"--output {file}: cannot be written ({error.strerror or error}); name another") from None
 
 
 def _legend_lines(curve: Curve) -> list[str]:

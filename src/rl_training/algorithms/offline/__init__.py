@@ -1,0 +1,1 @@
+"""Algorithms that learn from a dataset: imitation, and value learning that stays close to the data."""

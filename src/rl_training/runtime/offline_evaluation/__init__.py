@@ -1,0 +1,1 @@
+"""Evaluates the policy of a checkpoint on a dataset, without an environment."""
