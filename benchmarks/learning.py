@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import gymnasium as gym
 
 from learning_suites import ACCELERATION, CELLS, QUICK, Cell
 from peers.clock import Clock
-from records import OURS, RESULTS, SB3, machine, versions, why_missing
+from records import D3RLPY, OURS, RESULTS, SB3, machine, versions, why_missing
 from rl_training.envs.workers.processes import fresh_processes
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_files import load_config
@@ -69,9 +70,8 @@ class Job:
         if self.side == OURS:
             row = train_ours(config, self.episodes)
         else:
-            from peers.stable_baselines3_models import train_peer
-
-            row = train_peer(config, derive_seeds(self.seed, "evaluation", "command", count=self.episodes))
+            peers = import_module({SB3: "peers.stable_baselines3_models", D3RLPY: "peers.d3rlpy_models"}[self.side])
+            row = peers.train_peer(config, derive_seeds(self.seed, "evaluation", "command", count=self.episodes))
         return {"seed": self.seed, **row}
 
     def run_alone(self) -> dict[str, Any]:
@@ -96,13 +96,17 @@ class Job:
         needs = [SB3] if self.side == SB3 else []
         if "box2d" in str(gym.spec(self.config().task_name).entry_point):
             needs.append("Box2D")
-        return [reason for reason in map(why_missing, needs) if reason is not None]
+        reasons = [reason for reason in map(why_missing, needs) if reason is not None]
+        if self.side == D3RLPY:
+            from peers.d3rlpy_models import why_missing as why_no_d3rlpy
+
+            reasons += filter(None, [why_no_d3rlpy()])
+        return reasons
 
 
 def result_path(cell: Cell, side: str, results: Path) -> Path:
     """Return where a side's results are: what is trained as the preset says is everybody's."""
-    name = f"{cell.preset}-{cell.label}" if cell.label else cell.preset
-    return results / (f"{name}.json" if side == OURS else f"{side}-{name}.json")
+    return results / (f"{cell.name}.json" if side == OURS else f"{side}-{cell.name}.json")
 
 
 def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict[str, Any]:
@@ -162,7 +166,7 @@ def store(path: Path, job: Job, row: dict[str, Any]) -> None:
         "runs": runs,
         "command": command(cell, side, [run["seed"] for run in runs]),
         "config": job.stored_config(),
-        "versions": {**dependency_versions(), **versions([SB3] if side == SB3 else [])},
+        "versions": {**dependency_versions(), **versions([SB3] if side == SB3 else []), **row.pop("versions", {})},
         "machine": machine(),
     }
     write_json_atomically(path, summary)
@@ -170,6 +174,8 @@ def store(path: Path, job: Job, row: dict[str, Any]) -> None:
 
 def command(cell: Cell, side: str, seeds: Sequence[int]) -> str:
     """Return what trains these seeds again."""
+    if cell.suite == "offline":
+        return "python benchmarks/offline.py"
     of_the_suite = cell.changes and cell.total_timesteps is None
     if side == SB3 or of_the_suite:
         return f"python benchmarks/learning.py --suite {cell.suite}"
@@ -228,7 +234,7 @@ def report(cells: Sequence[Cell], results: Path) -> Iterator[str]:
             side: [run["eval_return_mean"] for run in stored(result_path(cell, side, results))["runs"]]
             for side in cell.sides
         }
-        parts = [f"{cell.preset}:"]
+        parts = [f"{cell.name}:"]
         for side, values in scores.items():
             if not values:
                 parts.append(f"{side} nothing yet")
@@ -239,7 +245,7 @@ def report(cells: Sequence[Cell], results: Path) -> Iterator[str]:
                 spread = f" [{low:.1f}, {high:.1f}]"
             parts.append(f"{side} {interquartile_mean(values):.1f}{spread} over {len(values)} seeds")
         if len(scores) > 1 and all(len(values) >= SEEDS_FOR_INTERVAL for values in scores.values()):
-            ours, peer = scores[OURS], scores[SB3]
+            ours, peer = scores.values()
             low, high = probability_of_improvement_interval(ours, peer)
             chance = probability_of_improvement(ours, peer)
             parts.append(f"probability of improvement {chance:.2f} [{low:.2f}, {high:.2f}]")
@@ -253,7 +259,7 @@ def compare(cells: Sequence[Cell], episodes: int, results: Path, options: Any) -
         print(sentence)
     failed: list[str] = []
     for job, outcome in run_jobs(jobs, options.jobs):
-        name = f"{job.cell.preset} {job.side} seed {job.seed}"
+        name = f"{job.cell.name} {job.side} seed {job.seed}"
         if isinstance(outcome, BaseException):
             failed.append(f"{name} failed, so nothing of it is stored: {type(outcome).__name__}: {outcome}")
             print(failed[-1], flush=True)

@@ -25,6 +25,11 @@ class Cell:
     suite: str = "full"
     """Which suite trains it."""
 
+    @property
+    def name(self) -> str:
+        """The preset, and how it is changed."""
+        return f"{self.preset}-{self.label}" if self.label else self.preset
+
 
 # Smaller networks and batches than the presets', so that a short budget learns something in little time.
 SHORT_LANDER = (

@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 PEERS = ROOT / "build"
 """Where peers are installed whose requirements do not fit ours."""
-OURS, SB3 = "ours", "stable_baselines3"
+OURS, SB3, D3RLPY = "ours", "stable_baselines3", "d3rlpy"
 """What the sides are called in stored results."""
 PACKAGES = (
     *("axiomrl", "torch", "gymnasium", "numpy", "numba", SB3, "sbx-rl", "mctx", "jax", "envpool"),
-    *("Box2D", "mujoco", "ale-py"),
+    *("Box2D", "mujoco", "ale-py", "onnxruntime"),
 )
 _PACKAGES_BESIDE = {"cleanrl": "cleanrl", "LightZero": "lightzero"}
 """Peers by their folder in `PEERS`."""

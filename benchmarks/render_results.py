@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pages.render_offline import relation_blocks
 from pages.result_tables import heading, repeat_command, score_text, span, versions
 from records import RESULTS, ROOT
 
@@ -57,6 +58,7 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
     blocks: list[list[str]] = []
     if presets:
         blocks += _learning(presets)
+    blocks += relation_blocks(results_dir, algorithms)
     if games:
         blocks += _games(games)
     suites = [entry for entry in stored if entry.get("suite") and entry["config"]["algo"] in algorithms]
@@ -320,12 +322,15 @@ def main() -> None:
     """Write every page."""
     from learning_suites import CELLS
     from pages.render_comparison import write_comparison
+    from pages.render_offline import PAGE as DATASETS
+    from pages.render_offline import render_datasets
     from pages.render_performance import PAGE, render_performance
 
     for name in PAGES:
         write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))
     docs = ALGORITHM_PAGES.parent
     write_page(docs / PAGE, render_performance(RESULTS))
+    write_page(docs / DATASETS, render_datasets(RESULTS))
     write_comparison(CELLS, RESULTS, docs)
 
 

@@ -26,6 +26,7 @@ from rl_training.experiment.storage.files import write_json_atomically
 from speed_cases import (
     checkpoint_speed,
     env_speed,
+    export_speed,
     scaling_speed,
     search_speed,
     seeds_speed,
@@ -52,6 +53,7 @@ BENCHMARKS = {
         Benchmark("sweep", sweep_speed.measure, sweep_speed.settings, "the clock", rounds=3),
         Benchmark("seeds", seeds_speed.measure, seeds_speed.settings, "the clock"),
         Benchmark("scaling", scaling_speed.measure, scaling_speed.settings, rounds=3),
+        Benchmark("export", export_speed.measure, export_speed.settings, export_speed.CLOCK, rounds=9),
         Benchmark("priorities", sum_tree.measure, sum_tree.settings),
     )
 }

@@ -16,5 +16,6 @@ TARGETS: dict[str, dict[str, float]] = {
     "td3": {_SB3: 2.0},
     "efficientzero": {"itself before": 4.0},
     "search": {f"gumbel {size}: mctx": 1.3 for size in ("1x25", "8x25", "64x50")},
+    "export": {"ppo, 2x64, normalised": 2.0, "sac, 2x256": 2.0, "loading: import torch": 10.0},
     "seeds": {"stable-baselines3, one seed after another": 10.0},
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gc
 import logging
 import shlex
 import signal
@@ -16,6 +18,7 @@ from rl_training._version import __version__
 from rl_training.cli_config import (
     CheckpointPath,
     ConfigRequest,
+    EvaluatedPath,
     RunName,
     RunTags,
     TrustCode,
@@ -28,6 +31,7 @@ from rl_training.cli_output import Output, add_command, key_value_lines, make_ap
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_watch import watch
 from rl_training.cli_zoo import zoo
+from rl_training.commands.hand_over import ExportedRequest, export, import_sb3, show_exported_evaluation
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,6 +73,15 @@ def _global_options(
     pass
 
 
+@functools.cache
+def _workflows() -> Any:
+    """Import the workflows, with torch; what they import stays, so that nobody need search it for garbage again."""
+    from rl_training.runtime import workflows
+
+    gc.freeze()
+    return workflows
+
+
 def train(
     request: ConfigRequest,
     output: Output,
@@ -80,8 +93,13 @@ def train(
 ) -> int:
     """Train from a file, a preset, or an algorithm and an environment; with --seeds, once per seed."""
     config = _apply_overrides(request, continue_from, trust_code=trust_code)
-    from rl_training.experiment.sweeps import trains_in_this_process
-    from rl_training.runtime import workflows
+    from rl_training.experiment.sweeps import chosen_executor, trains_in_this_process
+
+    if chosen_executor(config) == "processes":
+        from rl_training.runtime.sweep.server import start_sweep_server
+
+        start_sweep_server()
+    workflows = _workflows()
     from rl_training.runtime.recording.progress import make_progress
 
     # Seeds in other processes report their progress as log messages.
@@ -91,9 +109,10 @@ def train(
 
 
 def evaluate(
-    checkpoint: CheckpointPath,
     output: Output,
     request: OfflineRequest,
+    exported: ExportedRequest,
+    checkpoint: EvaluatedPath = None,
     num_episodes: Annotated[
         int | None, integer_option("--num-episodes", "Episodes to play; the configuration's by default.")
     ] = None,
@@ -108,18 +127,19 @@ def evaluate(
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     trust_code: TrustCode = False,
 ) -> int:
-    """Evaluate a checkpoint on new episodes, or on a dataset."""
+    """Evaluate a checkpoint on new episodes, or on a dataset; or an exported policy."""
     if num_episodes is not None and num_episodes < 1:
         raise ConfigError(f"--num-episodes: must be an integer >= 1, got {num_episodes}")
     if seed is not None and seed < 0:
         raise ConfigError(f"--seed: must be an integer >= 0, got {seed}")
     request.check(num_episodes=num_episodes, video=video)
+    exported.check(checkpoint, offline=request.offline, task=task, stochastic=stochastic, video=video)
+    if checkpoint is None:
+        return show_exported_evaluation(exported, output, num_episodes=num_episodes, seed=seed, trust_code=trust_code)
     chosen: Any = {"seed": seed, "task": task, "stochastic": stochastic, "device": device, "trust_code": trust_code}
     if request.offline is not None:
         return show_offline_evaluation(checkpoint, request, output, **chosen)
-    from rl_training.runtime import workflows
-
-    result = workflows.evaluate(
+    result = _workflows().evaluate(
         checkpoint,
         num_episodes=num_episodes,
         video_episodes=1 if video else 0,
@@ -170,7 +190,7 @@ def resume(
             "--seeds: resume is for one run; the missing seeds of a sweep are trained by "
             "`axiomrl train --continue SUMMARY`"
         )
-    from rl_training.runtime import workflows
+    workflows = _workflows()
     from rl_training.runtime.recording.progress import make_progress
 
     result = workflows.resume(
@@ -257,8 +277,23 @@ def doctor(output: Output) -> int:
     return 0
 
 
-for command in (train, evaluate, resume, config, algos, doctor, zoo, report, leaderboard, compare, plot, watch):
-    add_command(app, command, name="eval" if command is evaluate else command.__name__)
+for command in (
+    train,
+    evaluate,
+    resume,
+    export,
+    import_sb3,
+    config,
+    algos,
+    doctor,
+    zoo,
+    report,
+    leaderboard,
+    compare,
+    plot,
+    watch,
+):
+    add_command(app, command, name="eval" if command is evaluate else command.__name__.replace("_", "-"))
 app.add_typer(dataset_app, name="dataset")
 
 

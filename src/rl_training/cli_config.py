@@ -103,6 +103,12 @@ CheckpointPath = Annotated[
 ]
 
 
+EvaluatedPath = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", metavar="PATH", help="A run directory, a checkpoint, or RUN/checkpoints/best."),
+]
+
+
 TrustCode = Annotated[
     bool,
     typer.Option("--trust-code", help="Execute code that the loaded file names and that you did not use before."),

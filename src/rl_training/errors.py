@@ -6,7 +6,6 @@ The command line prints the message and exits with `exit_status`; anything that 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 
@@ -66,6 +65,8 @@ class NonFiniteError(RunFailure):
 
 def nearest(name: str, candidates: Iterable[str], *, limit: int = 3) -> list[str]:
     """Return the candidates closest to `name`, best first."""
+    import difflib  # takes longer to import than an exported policy to load
+
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(name.lower(), by_lower, n=limit, cutoff=0.5)
     return [by_lower[match] for match in matches]

@@ -228,7 +228,7 @@ def options() -> dict[str, set[str]]:
         text = shown(*group)
         found: dict[str, set[str]] = {}
         listed = text.partition("Commands:")[2]
-        for command in re.findall(r"^  (\w+) ", listed, flags=re.MULTILINE):
+        for command in re.findall(r"^  (\w[\w-]*) ", listed, flags=re.MULTILINE):
             found |= below(*group, command)
         return found | {" ".join(group): set(re.findall(r"--[a-z][a-z-]*", text))}
 
@@ -242,7 +242,7 @@ def test_every_option_that_is_mentioned_exists(page: Path, options: dict[str, se
     code = [*code_spans(read_page(page)), *(block.code.replace("\\\n", " ") for block in blocks(read_page(page)))]
     for line in "\n".join(code).splitlines():
         mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
-        command = re.search(r"\baxiomrl (\w+)(?: (\w+))?", line)
+        command = re.search(r"\baxiomrl (\w[\w-]*)(?: (\w+))?", line)
         accepted = known
         if command is not None:
             accepted = options.get(" ".join(filter(None, command.groups())), options.get(command.group(1), set()))

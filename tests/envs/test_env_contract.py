@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rl_training.envs import checks
+from rl_training.envs.arrays import holds_dtype
 from rl_training.envs.slot import EnvSlot
-from rl_training.envs.spaces import holds_dtype
 from rl_training.envs.vector import SyncVectorEnv
 from rl_training.errors import EnvironmentFailure
 

@@ -18,9 +18,9 @@ def tell(sender):
 
 if __name__ == "__main__":
     from rl_training.envs.workers.processes import fresh_processes
-    from rl_training.runtime.sweep.process_executor import _IMPORTED
+    from rl_training.runtime.sweep.server import sweep_processes
 
-    context = fresh_processes(*_IMPORTED) if sys.argv[1] == "sweep" else fresh_processes()
+    context = sweep_processes() if sys.argv[1] == "sweep" else fresh_processes()
     receiver, sender = context.Pipe(duplex=False)
     for _ in range(2):
         process = context.Process(target=tell, args=(sender,))

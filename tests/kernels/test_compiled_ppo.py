@@ -11,6 +11,7 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from ppo_parts import CHOICE, CONTROLS, TORQUE, make_ppo, make_rollout, seeded, update, weights_of
+from rl_training.algorithms import ppo
 from rl_training.algorithms.ppo import PPO
 from rl_training.kernels.checks import KernelMismatch
 from rl_training.kernels.compiled_ppo import CompiledPPO
@@ -99,6 +100,27 @@ def test_compiled_actions_log_probabilities_and_values_are_those_of_the_model(
     with torch.no_grad():
         expectation = algorithm.evaluate_actions(observation, action, masks)
     torch.testing.assert_close(compiled.evaluate_actions(observation, action, masks), expectation, rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_advantages_are_those_of_the_formula() -> None:
+    algorithm = make_ppo(CHOICE, num_steps=40)
+    compiled = CompiledPPO(algorithm, "ppo")
+    rollout = make_rollout(algorithm, num_envs=3)
+    value, last_value = torch.randn(40, 3, generator=seeded(1)), torch.randn(3, generator=seeded(2))
+    assert (rollout.terminated & rollout.truncated).any()
+    expected = algorithm.advantages(rollout, value, last_value)
+    torch.testing.assert_close(compiled.advantages(rollout, value, last_value), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_evaluating_and_acting_are_compiled_where_they_are_the_package_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = {"act", "act_on_host", "values", "advantages", "evaluate_actions", "improve"}
+    algorithm = make_ppo(CHOICE)
+    attach(algorithm)
+    assert methods <= vars(algorithm).keys()
+    monkeypatch.setattr(ppo, "generalized_advantage", lambda *columns, **settings: columns[0])
+    other = make_ppo(CHOICE)
+    attach(other)
+    assert methods - vars(other).keys() == {"advantages"}
 
 
 UPDATES: list[tuple[Space[Any], dict[str, Any]]] = [

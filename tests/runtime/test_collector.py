@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rl_training.algorithms.advantages import generalized_advantage
+from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.envs.make import make_vector_env
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.setup.streams import derive_seeds
@@ -18,6 +19,9 @@ PUSH_LEFT = np.array(0)
 
 class ScriptedActor:
     """Takes fixed actions and values an observation by a sum that tells which one it was."""
+
+    device = CPU
+    act_on_host = OnPolicyAlgorithm.act_on_host
 
     def __init__(self, action):
         self.action = action

@@ -138,6 +138,20 @@ def test_settings_of_training_environments_are_refused(tmp_path: Path, changes: 
         offline_config("bc", tmp_path, **changes)
 
 
+@pytest.mark.parametrize(
+    ("task", "key", "value"),
+    [
+        ("bc", "batch_size", 10**12),
+        ("cql", "action_samples", 10**11),
+        ("td3_bc", "hidden_sizes", [10**6, 10**6]),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(tmp_path: Path, task: str, key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"algo_kwargs.{key}: .* need at least .* of memory"):
+        train(offline_config(task, tmp_path / "runs", algo_kwargs={key: value}))
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_dataset_that_vanishes_before_the_run_leaves_nothing(tmp_path: Path, datasets: Path) -> None:
     config = offline_config("bc", tmp_path / "runs")
     shutil.rmtree(datasets / PENDULUM)

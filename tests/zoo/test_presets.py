@@ -19,12 +19,14 @@ from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.experiment.config import algorithm_params, check_config
 from rl_training.experiment.configuration.config_files import load_config, preset_names
 from rl_training.experiment.configuration.env_params import MODES, env_params
+from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.tasks import is_suite, tasks_of
 from rl_training.runtime.setup.replay_limits import ReplayDemand
 from rl_training.runtime.workflows import train
 from rl_training.zoo.catalogue import list_presets
 
-WITH_REPLAY = [name for name in preset_names() if name.split("-")[0] not in ("ppo", "a2c")]
+OFFLINE = [name for name in preset_names() if get_algorithm_spec(name.split("-")[0]).loop == "offline"]
+WITH_REPLAY = [name for name in preset_names() if name.split("-")[0] not in ("ppo", "a2c") and name not in OFFLINE]
 # The others are trained by the tests of learning.
 WITH_AN_EXTRA = [preset.name for preset in list_presets() if preset.extra and preset.name in WITH_REPLAY]
 EXAMPLES = sorted((ROOT / "configs").glob("*.yaml"))
@@ -185,6 +187,14 @@ def test_preset_with_a_replay_trains(name: str, tmp_path: Path) -> None:
         return
     interval, gradient_steps = (config.algo_kwargs[key] for key in ("train_interval", "gradient_steps"))
     assert result.metrics["update_count"] == (horizon // interval - warm_up // interval) * gradient_steps
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_an_offline_preset_learns_from_a_dataset_that_the_documentation_makes(name: str) -> None:
+    config, (listed,) = load_config(preset=name), [preset for preset in list_presets() if preset.name == name]
+    assert listed.extra is not None
+    assert "offline" in listed.extra.split(",")
+    assert f"--name {config.dataset}" in (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
 
 
 def test_unknown_preset_suggests_the_nearest() -> None:

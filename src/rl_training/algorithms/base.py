@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
-from rl_training.data.observations import Observation
+from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.errors import ConfigError
 from rl_training.models.encoders import EncoderFactory, make_encoder
 from rl_training.models.layers import global_draws_from
+
+
+class HostAction(NamedTuple):
+    """Actions of one step in host memory, and what was computed on the way."""
+
+    action: np.ndarray  # [num_envs, ...] as stored
+    env_action: np.ndarray  # [num_envs, ...] as the environment takes them
+    log_prob: np.ndarray | None = None  # [num_envs] of the actions, to be remembered
+    value: np.ndarray | None = None  # [num_envs] of the observations, likewise
 
 
 class Algorithm(ABC):
@@ -119,6 +128,18 @@ class ActingAlgorithm(Algorithm):
 
 class OnPolicyAlgorithm(ActingAlgorithm):
     """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""
+
+    def act_on_host(
+        self,
+        observation: NumpyObservation,
+        mask: np.ndarray | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> HostAction:
+        """Return the actions of `act` for arrays in host memory."""
+        legal = None if mask is None else torch.as_tensor(mask, device=self.device)
+        action = self.act(to_tensor(observation, self.device), legal, controls, generator)
+        return HostAction(action.cpu().numpy(), self.env_action(action))
 
     @abstractmethod
     def values(self, observation: Observation) -> Tensor:

@@ -17,12 +17,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rl_training.algorithms.advantages import explained_variance, generalized_advantage
-from rl_training.algorithms.base import OnPolicyAlgorithm
+from rl_training.algorithms.base import HostAction, OnPolicyAlgorithm
 from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.params.ppo_params import PPOParams
-from rl_training.data.observations import Observation, index_observation, map_observation
+from rl_training.data.observations import (
+    NumpyObservation,
+    Observation,
+    index_observation,
+    map_observation,
+    to_tensor,
+)
 from rl_training.data.rollout import Rollout
 from rl_training.models.actor_critic import ActorCritic
+from rl_training.models.encoders import arranged, convolves
 from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.heads import StateDependentNoiseHead
 from rl_training.models.optimizers import FlatOptimizer
@@ -109,6 +116,8 @@ class PPO(OnPolicyAlgorithm):
 
     params: PPOParams
     parts = ("model", "optimizer", "exploration")
+    remembers = False
+    """Whether log-probabilities and values are those of acting, so that an update need not compute them."""
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
         """Make the model and its optimizer."""
@@ -117,6 +126,17 @@ class PPO(OnPolicyAlgorithm):
         self.optimizer = FlatOptimizer(self.model.parameters(), params.optimizer, eps=params.optimizer_eps)
         self.exploration = ExplorationMatrices(params.sde_sample_freq, self.device)
         self._formula = torch.compile(self.loss, dynamic=False) if params.compile else self.loss
+        self.remembers = self._shares_convolutions()
+
+    def _shares_convolutions(self) -> bool:
+        """Return whether actor and critic share the package's own convolutions on the CPU.
+
+        These take most of the time of an evaluation. Other networks are cheap to evaluate in large batches, and a
+        user's own may depend on the batch.
+        """
+        own = all(getattr(type(self), name) is getattr(PPO, name) for name in ("act", "evaluate_actions"))
+        shared = type(self.model) is ActorCritic and convolves(self.model.encoder)
+        return own and shared and not self.params.use_sde and self.device.type == "cpu"
 
     def make_model(
         self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator
@@ -162,6 +182,23 @@ class PPO(OnPolicyAlgorithm):
         assert isinstance(head, StateDependentNoiseHead)
         latent = self.model.policy_latent(observation)
         return head.explore(latent, self.exploration.step(head.log_std, len(latent), generator))
+
+    @torch.inference_mode()
+    def act_on_host(
+        self,
+        observation: NumpyObservation,
+        mask: np.ndarray | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> HostAction:
+        """Return the actions of `act` for arrays in host memory, and what an update needs where it is remembered."""
+        if not self.remembers:
+            return super().act_on_host(observation, mask, controls, generator)
+        legal = None if mask is None else torch.as_tensor(mask)
+        distribution, value = self.model(to_tensor(observation, self.device), legal)
+        action = distribution.sample(generator)
+        log_prob = distribution.log_prob(action)
+        return HostAction(action.numpy(), self.env_action(action), log_prob.numpy(), value.numpy())
 
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
@@ -226,21 +263,16 @@ class PPO(OnPolicyAlgorithm):
         return means
 
     def prepare(self, rollout: Rollout) -> PPOBatch:
-        """Evaluate the rollout under the policy that acted, and compute advantages and value targets."""
+        """Evaluate the rollout under the policy that acted, unless acting did, and compute advantages and targets."""
         with torch.no_grad():
-            observation, action, mask = rollout.flat_observation(), rollout.flat_action(), rollout.flat_mask()
-            log_prob, flat_value = self._evaluate(observation, action, mask)
+            observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
+            action, mask = rollout.flat_action(), rollout.flat_mask()
+            if rollout.log_prob is None or rollout.value is None:
+                log_prob, flat_value = self._evaluate(observation, action, mask)
+            else:
+                log_prob, flat_value = rollout.log_prob.flatten(), rollout.value.flatten()
             value = flat_value.view(rollout.reward.shape)
-            advantage = generalized_advantage(
-                rollout.reward,
-                value,
-                rollout.final_value,
-                rollout.terminated,
-                rollout.truncated,
-                self.values(rollout.last_observation),
-                gamma=self.params.gamma,
-                gae_lambda=self.params.gae_lambda,
-            )
+            advantage = self.advantages(rollout, value, self.values(rollout.last_observation))
         return PPOBatch(
             observation=observation,
             action=action,
@@ -249,6 +281,19 @@ class PPO(OnPolicyAlgorithm):
             value=flat_value,
             advantage=advantage.flatten(),
             target_value=(advantage + value).flatten(),
+        )
+
+    def advantages(self, rollout: Rollout, value: Tensor, last_value: Tensor) -> Tensor:
+        """Return advantages [num_steps, num_envs], given the values of all observations and of the last ones."""
+        return generalized_advantage(
+            rollout.reward,
+            value,
+            rollout.final_value,
+            rollout.terminated,
+            rollout.truncated,
+            last_value,
+            gamma=self.params.gamma,
+            gae_lambda=self.params.gae_lambda,
         )
 
     def _evaluate(self, observation: Observation, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from rl_training.data.observations import NumpyObservation, Observation, allocate, map_observation, to_tensor
 
 _COLUMNS = ("action", "reward", "terminated", "truncated", "final_value")
+_REMEMBERED = ("log_prob", "value")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Rollout:
     truncated: Tensor  # [num_steps, num_envs]
     final_value: Tensor  # [num_steps, num_envs] value of the final observation where truncated
     last_observation: Observation  # [num_envs, ...] the observations after the last step
+    log_prob: Tensor | None = None  # [num_steps, num_envs] of the actions, if they were remembered when acting
+    value: Tensor | None = None  # [num_steps, num_envs] of the observations, likewise
 
     @property
     def transitions(self) -> int:
@@ -63,6 +66,8 @@ class RolloutStorage:
         self.terminated = np.zeros(shape, np.bool_)
         self.truncated = np.zeros(shape, np.bool_)
         self.final_value = np.zeros(shape, np.float32)
+        self.log_prob: np.ndarray | None = None  # allocated where the first step of a rollout has them
+        self.value: np.ndarray | None = None
 
     @property
     def full(self) -> bool:
@@ -87,6 +92,8 @@ class RolloutStorage:
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
+        log_prob: np.ndarray | None = None,
+        value: np.ndarray | None = None,
     ) -> None:
         """Store one step of every environment, each [num_envs, ...]."""
         at = self.position
@@ -103,7 +110,17 @@ class RolloutStorage:
         self.reward[at] = reward
         self.terminated[at] = terminated
         self.truncated[at] = truncated
+        if log_prob is not None and value is not None:
+            self._remember(log_prob, value)
         self.position = at + 1
+
+    def _remember(self, log_prob: np.ndarray, value: np.ndarray) -> None:
+        """Store what was computed when acting; a rollout whose first steps lack it is evaluated as a whole."""
+        if self.position == 0 and self.log_prob is None:
+            self.log_prob, self.value = np.zeros_like(self.reward), np.zeros_like(self.reward)
+        if self.log_prob is not None and self.value is not None:
+            self.log_prob[self.position] = log_prob
+            self.value[self.position] = value
 
     def _mask_like(self, mask: np.ndarray) -> np.ndarray:
         if self.mask is None:
@@ -112,7 +129,8 @@ class RolloutStorage:
 
     def on_device(self, last_observation: NumpyObservation, device: torch.device) -> Rollout:
         """Return the rollout on the device; on the CPU it may share this memory until the next rollout."""
-        columns = {name: torch.as_tensor(getattr(self, name), device=device) for name in _COLUMNS}
+        remembered = _REMEMBERED if self.log_prob is not None else ()
+        columns = {name: torch.as_tensor(getattr(self, name), device=device) for name in (*_COLUMNS, *remembered)}
         return Rollout(
             observation=to_tensor(self.observation, device),
             mask=None if self.mask is None else torch.as_tensor(self.mask, device=device),
@@ -128,10 +146,13 @@ class RolloutStorage:
             "observation": map_observation(lambda array: array[filled], self.observation),
             "mask": None if self.mask is None else self.mask[filled],
             **{name: getattr(self, name)[filled] for name in _COLUMNS},
+            **{name: None if self.log_prob is None else getattr(self, name)[filled] for name in _REMEMBERED},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a rollout in progress."""
+        if not 0 <= state["position"] <= self.num_steps:
+            raise ValueError(f"the rollout holds {state['position']} of {self.num_steps} steps")
         self.position = state["position"]
         filled = slice(0, self.position)
 
@@ -141,5 +162,9 @@ class RolloutStorage:
         map_observation(fill, self.observation, state["observation"])
         for name in _COLUMNS:
             fill(getattr(self, name), state[name])
+        if state.get("log_prob") is not None:  # absent in checkpoints of earlier releases
+            self.log_prob, self.value = np.zeros_like(self.reward), np.zeros_like(self.reward)
+            fill(self.log_prob, state["log_prob"])
+            fill(self.value, state["value"])
         if state["mask"] is not None:
             fill(self._mask_like(state["mask"][0]), state["mask"])

@@ -6,21 +6,19 @@ NumPy would silently broadcast a wrong shape and truncate fractions, so every ob
 from __future__ import annotations
 
 import logging
-import math
 from functools import cache
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from rl_training.envs.spaces import holds_dtype
+from rl_training.envs.arrays import all_finite, holds_dtype
 from rl_training.envs.step import Obs
 
 logger = logging.getLogger("rl_training")
 
 _RESET_REPAIR = "write `def reset(self, *, seed=None, options=None)` that returns (observation, info)"
 _STEP_REPAIR = "return (observation, reward, terminated, truncated, info)"
-_FEW = 64
 _COUNTED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete)
 
 
@@ -158,17 +156,6 @@ def explain_failure(error: Exception) -> BrokenContract | None:
         if isinstance(error, TypeError) and "non-iterable" in text:
             return BrokenContract(f"returned no tuple from step ({text})", f"{_STEP_REPAIR}, as Gymnasium asks")
     return None
-
-
-def all_finite(array: np.ndarray) -> bool:
-    """Return whether an array has neither NaN nor infinity."""
-    if array.dtype.kind != "f":
-        return True
-    flat = array.reshape(-1)
-    if flat.size <= _FEW:  # a sum of Python's floats is faster than a call of NumPy
-        return math.isfinite(sum(flat.tolist())) or bool(np.isfinite(array).all())
-    # The dot product with itself is the fastest sum; if it overflows, all elements are checked.
-    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(array).all())
 
 
 def non_finite_row(batch: Obs) -> tuple[int, str] | None:

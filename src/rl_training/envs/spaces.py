@@ -108,11 +108,6 @@ def same_form(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
     return one == other
 
 
-def holds_dtype(wanted: np.dtype[Any], given: np.dtype[Any]) -> bool:
-    """Return whether numbers of one type can be stored as the other; fractions cannot be stored as integers."""
-    return given.kind in ("fiub" if wanted.kind == "f" else "iub")
-
-
 def mask_width(space: gym.Space[Any]) -> int:
     """Return the number of entries of an action mask; 0 for Box, which has none.
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium as gym
 import numpy as np
 
-from rl_training.envs.checks import all_finite, non_finite_row
+from rl_training.envs.arrays import all_finite
+from rl_training.envs.checks import non_finite_row
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs, empty_obs, write_row

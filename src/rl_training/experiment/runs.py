@@ -126,6 +126,7 @@ def new_metadata(
         "user_code": [dict(record) for record in user_code],
         "hardware": hardware(),
         "acceleration": {"kernel": None, "reason": None},
+        "dataset": None,
         "resume_mode": resume_mode,
         "parent": None if parent is None else dict(parent),
         "notices": [],

@@ -41,7 +41,14 @@ def replace_method(
         setattr(algorithm, method, function)
         return function(*arguments)
 
+    first_call.replacement = function  # type: ignore[attr-defined]
     setattr(algorithm, method, first_call)
+
+
+def replacement(algorithm: Any, method: str) -> Any:
+    """Return the function that was put in the place of a method, None if it is the class's own."""
+    found = vars(algorithm).get(method)
+    return getattr(found, "replacement", found)
 
 
 def replace_gradient(

@@ -9,15 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.base import HostAction
 from rl_training.algorithms.ppo import KL_MARGIN, PPO, PPOBatch
-from rl_training.data.observations import Observation
+from rl_training.data.observations import NumpyObservation, Observation, to_tensor
+from rl_training.data.rollout import Rollout
 from rl_training.kernels.checks import compare
+from rl_training.kernels.compiled import estimates
 from rl_training.kernels.compiled import ppo_epochs as compiled
 from rl_training.kernels.compiled.lanes import LANES
 from rl_training.kernels.compiled.perceptrons import packed_size, trace_size, transposed_size
 from rl_training.kernels.compiled.policies import BERNOULLI, CATEGORICAL, GAUSSIAN
 from rl_training.kernels.layouts import ACTIVATIONS, as_array, index_in, linear_place, stacked_places
 from rl_training.models.actor_critic import ACTOR, ActorCritic
+from rl_training.models.encoders import VectorEncoder
 from rl_training.models.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
 from rl_training.models.layers import parameter_pairs
 
@@ -32,7 +36,7 @@ _NO_INDICES, _NO_MASK, _NO_NUMBERS = np.empty(0, np.int64), np.empty(0, np.uint8
 
 
 class CompiledPPO:
-    """Takes the place of `act`, `evaluate_actions` and `improve`."""
+    """Takes the place of acting, evaluating and improving."""
 
     def __init__(self, algorithm: PPO, kernel: str) -> None:
         self.algorithm = algorithm
@@ -48,59 +52,13 @@ class CompiledPPO:
         self._gradient = torch.zeros_like(algorithm.optimizer.values)
         self._noise = torch.empty(0, self.model.head.linear.out_features)
         self._encode: Any = self.model.encoder.forward  # calling the module itself takes longer than a small network
+        encoder, head = self.model.encoder, self.model.head
+        self._flattens = type(encoder) is VectorEncoder and not encoder.choices
+        self._same_for_env = type(head) is CategoricalHead and head.start == 0
 
     def outputs(self, network: int, features: Tensor) -> Tensor:
         """Return the outputs of the actor's or the critic's last layer, [B, outputs]."""
         found = torch.empty(len(features), int(self.networks.sizes[network, -1]))
-        self._pass(network, features, found, _NO_NUMBERS, None, _NO_INDICES, _NO_NUMBERS)
-        return found
-
-    @torch.inference_mode()
-    def act(
-        self, observation: Observation, mask: Tensor | None, controls: Mapping[str, float], generator: torch.Generator
-    ) -> Tensor:
-        """Return sampled actions."""
-        features = self._encode(observation)
-        rows = len(features)
-        if self._noise.shape[0] != rows:
-            self._noise = torch.empty(rows, self._noise.shape[1])
-        if self.networks.policy == GAUSSIAN:
-            noise, action = self._noise.normal_(generator=generator), torch.empty_like(self._noise)
-            outputs = torch.empty_like(noise)
-            self._pass(compiled.ACTOR, features, outputs, _array(noise), mask, _NO_INDICES, _array(action))
-            return action
-        return self._choose(features, self._choice_noise(generator), mask)
-
-    def _choose(self, features: Tensor, noise: Tensor, mask: Tensor | None) -> Tensor:
-        head = self.model.head
-        variables = noise.shape[1] if self.networks.policy == BERNOULLI else len(self.networks.choices)
-        choice = torch.empty(len(features), variables, dtype=torch.int64)
-        outputs = torch.empty_like(noise)
-        self._pass(compiled.ACTOR, features, outputs, _array(noise), mask, _array(choice), _NO_NUMBERS)
-        if isinstance(head, CategoricalHead):
-            return choice.squeeze(1)
-        return choice.to(torch.int8) if isinstance(head, BernoulliHead) else choice
-
-    def _choice_noise(self, generator: torch.Generator) -> Tensor:
-        """Draw the noise that the distributions draw, in their order."""
-        if self.networks.policy == BERNOULLI:
-            return self._noise.uniform_(generator=generator)
-        if len(self.networks.choices) == 1:
-            return self._noise.exponential_(generator=generator)
-        rows = len(self._noise)
-        parts = [torch.empty(rows, int(n)).exponential_(generator=generator) for n in self.networks.choices]
-        return torch.cat(parts, dim=1)
-
-    def _pass(
-        self,
-        network: int,
-        features: Tensor,
-        outputs: Tensor,
-        noise: np.ndarray,
-        mask: Tensor | None,
-        choice: np.ndarray,
-        action: np.ndarray,
-    ) -> None:
         compiled.network_outputs(
             self.values,
             self.networks,
@@ -108,12 +66,81 @@ class CompiledPPO:
             network,
             _array(features),
             _NO_INDICES,
-            _array(outputs),
-            noise,
-            _NO_MASK if mask is None else _array(mask.view(torch.uint8)),
-            choice,
-            action,
+            _array(found),
+            _NO_NUMBERS,
+            _NO_MASK,
+            _NO_INDICES,
+            _NO_NUMBERS,
         )
+        return found
+
+    def act(
+        self, observation: Observation, mask: Tensor | None, controls: Mapping[str, float], generator: torch.Generator
+    ) -> Tensor:
+        """Return sampled actions."""
+        legal = None if mask is None else mask.cpu().numpy()
+        with torch.inference_mode():
+            features = _array(self._encode(observation))
+        return torch.from_numpy(self._sample(features, legal, generator))
+
+    def act_on_host(
+        self,
+        observation: NumpyObservation,
+        mask: np.ndarray | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> HostAction:
+        """Return sampled actions as they are stored and as the environment takes them."""
+        action = self._sample(self._host_features(observation), mask, generator)
+        return HostAction(action, action if self._same_for_env else self.model.env_action(torch.from_numpy(action)))
+
+    def _host_features(self, observation: NumpyObservation) -> np.ndarray:
+        """Return what the encoder makes of observations, [B * inputs]."""
+        if self._flattens and isinstance(observation, np.ndarray) and observation.dtype == np.float32:
+            return observation.reshape(-1)
+        with torch.inference_mode():
+            return _array(self._encode(to_tensor(observation, self.algorithm.device)))
+
+    def _sample(self, features: np.ndarray, mask: np.ndarray | None, generator: torch.Generator) -> np.ndarray:
+        """Return sampled actions [B, ...] for features [B * inputs]."""
+        networks, outputs = self.networks, self._noise.shape[1]
+        rows = len(features) // int(networks.sizes[0, 0])
+        if self._noise.shape[0] != rows:
+            self._noise = torch.empty(rows, outputs)
+        gaussian = networks.policy == GAUSSIAN
+        variables = outputs if networks.policy == BERNOULLI else len(networks.choices)
+        choice = _NO_INDICES if gaussian else np.empty((rows, variables), np.int64)
+        action = np.empty((rows, outputs), np.float32) if gaussian else _NO_NUMBERS
+        compiled.network_outputs(
+            self.values,
+            networks,
+            self.memory,
+            compiled.ACTOR,
+            features,
+            _NO_INDICES,
+            np.empty(rows * outputs, np.float32),
+            _array(self._draw(generator)),
+            _NO_MASK if mask is None else mask.reshape(-1).view(np.uint8),
+            choice.reshape(-1),
+            action.reshape(-1),
+        )
+        if gaussian:
+            return action
+        if type(self.model.head) is CategoricalHead:
+            return choice.reshape(-1)
+        return choice.astype(np.int8) if networks.policy == BERNOULLI else choice
+
+    def _draw(self, generator: torch.Generator) -> Tensor:
+        """Draw the noise that the distributions draw, in their order."""
+        if self.networks.policy == GAUSSIAN:
+            return self._noise.normal_(generator=generator)
+        if self.networks.policy == BERNOULLI:
+            return self._noise.uniform_(generator=generator)
+        if len(self.networks.choices) == 1:
+            return self._noise.exponential_(generator=generator)
+        rows = len(self._noise)
+        parts = [torch.empty(rows, int(n)).exponential_(generator=generator) for n in self.networks.choices]
+        return torch.cat(parts, dim=1)
 
     def check_act(
         self,
@@ -129,6 +156,17 @@ class CompiledPPO:
         found = self.outputs(compiled.ACTOR, self.model.encoder(observation))
         compare(self.kernel, "the outputs of this run's first policy", found, expected)
 
+    def check_act_on_host(
+        self,
+        reference: Callable[..., Any],
+        observation: NumpyObservation,
+        mask: np.ndarray | None,
+        controls: Mapping[str, float],
+        generator: torch.Generator,
+    ) -> None:
+        """Compare the policy's outputs."""
+        self.check_act(reference, to_tensor(observation, self.algorithm.device), None, controls, generator)
+
     def evaluate_actions(self, observation: Observation, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return log-probabilities [B] of actions and values [B]."""
         features = self.model.encoder(observation)
@@ -143,6 +181,38 @@ class CompiledPPO:
         expected, found = reference(observation, action, mask), self.evaluate_actions(observation, action, mask)
         for what, mine, theirs in zip(("log-probabilities", "values"), found, expected, strict=True):
             compare(self.kernel, f"the {what} of this run's first rollout", mine, theirs)
+
+    def state_values(self, observation: Observation) -> Tensor:
+        """Return the critic's values [B]."""
+        return self.outputs(compiled.CRITIC, self._encode(observation)).squeeze(1)
+
+    def check_values(self, reference: Callable[..., Tensor], observation: Observation) -> None:
+        """Compare values."""
+        expected, found = reference(observation), self.state_values(observation)
+        compare(self.kernel, "the first values of this run", found, expected)
+
+    def advantages(self, rollout: Rollout, value: Tensor, last_value: Tensor) -> Tensor:
+        """Return advantages [num_steps, num_envs]."""
+        found = torch.empty_like(rollout.reward)
+        estimates.advantages(
+            rollout.reward.numpy(),
+            value.numpy(),
+            rollout.final_value.numpy(),
+            rollout.terminated.numpy(),
+            rollout.truncated.numpy(),
+            last_value.numpy(),
+            self.algorithm.params.gamma,
+            self.algorithm.params.gae_lambda,
+            found.numpy(),
+        )
+        return found
+
+    def check_advantages(
+        self, reference: Callable[..., Tensor], rollout: Rollout, value: Tensor, last_value: Tensor
+    ) -> None:
+        """Compare advantages."""
+        expected, found = reference(rollout, value, last_value), self.advantages(rollout, value, last_value)
+        compare(self.kernel, "the advantages of this run's first rollout", found, expected)
 
     def improve(
         self, transitions: PPOBatch, controls: Mapping[str, float], generator: torch.Generator

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_training.kernels.requires import NoKernel
+from rl_training.search.compilation import prepare_compiler
 
 # Module with the function `attach(algorithm, kernel, updates)`, by the class that it stands for. Where a kernel does
 # less than it could, the function returns the reason.
@@ -24,6 +25,17 @@ _KERNELS = {
     "rl_training.algorithms.muzero.MuZero": "rl_training.kernels.muzero",
     "rl_training.algorithms.scalezero.ScaleZero": "rl_training.kernels.scalezero",
 }
+# The same for collectors of rollouts, by the class of the environments: `attach(collector, kernel)`.
+_COLLECTING = {"rl_training.envs.families.vector_cartpole.VectorCartPole": "rl_training.kernels.poles"}
+# What these import only where code is compiled, since numba takes a third of a second to import.
+_COMPILED = (
+    "rl_training.kernels.compiled_ppo",
+    "rl_training.kernels.compiled.poles",
+    "rl_training.kernels.compiled_dqn",
+    "rl_training.kernels.continuous.compiled_sac",
+    "rl_training.kernels.continuous.compiled_td3",
+    "rl_training.kernels.compiled_muzero",
+)
 
 
 @dataclass(frozen=True)
@@ -49,3 +61,24 @@ def attach(algorithm: Any, updates: float | None = None) -> Acceleration:
         except NoKernel as missing:
             return Acceleration(None, str(missing))
     return Acceleration(None, f"{type(algorithm).__qualname__} has no kernel")
+
+
+def attach_collecting(collector: Any) -> Acceleration:
+    """Let the kernel of the environments' class step in for a collector's steps, if it knows both of them."""
+    cls = type(collector.env)
+    module = _COLLECTING.get(f"{cls.__module__}.{cls.__qualname__}")
+    if module is None:
+        return Acceleration(None, f"{cls.__qualname__} has no kernel")
+    kernel = module.rpartition(".")[2]
+    try:
+        importlib.import_module(module).attach(collector, kernel)
+    except NoKernel as missing:
+        return Acceleration(None, str(missing))
+    return Acceleration(kernel, None)
+
+
+def prepare_compiled() -> None:
+    """Import all compiled kernels, and make numba ready to call them."""
+    for module in _COMPILED:
+        importlib.import_module(module)
+    prepare_compiler()

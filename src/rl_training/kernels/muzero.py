@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 from rl_training.algorithms import muzero
 from rl_training.algorithms.muzero import MuZero
 from rl_training.algorithms.planning import unroll
+from rl_training.algorithms.planning.batches import BatchMaker
 from rl_training.algorithms.planning.models import NetworkModel, PrefixModel
 from rl_training.kernels import requires
 from rl_training.kernels.checks import replace_method
-from rl_training.kernels.search.checked import CheckedModel, Watch
+from rl_training.kernels.search.checked import CheckedModel, CompiledValues, Watch
 from rl_training.kernels.search.perceptron_layout import Cell, Dense
 from rl_training.kernels.search.perceptron_model import MLPModel
 from rl_training.models.optimizers import FlatOptimizer
@@ -33,7 +35,11 @@ def attach(algorithm: MuZero, kernel: str, updates: float | None) -> None:
     requires.own_formula(algorithm, MuZero, "make_model")
     requires.that(algorithm.device.type == "cpu", "the search is compiled for the CPU only")
     attach_model(algorithm, "model", algorithm.optimizer.values, kernel)
-    attach_model(algorithm, "target_model", algorithm.target_values, kernel)
+    # Reanalysis returns to the same positions while the target network stays the same.
+    target = attach_model(algorithm, "target_model", algorithm.target_values, kernel, remembers=True)
+    if type(algorithm.batches) is BatchMaker and algorithm.batches.network is algorithm.target_network:
+        values = CompiledValues(target, algorithm.target_network, kernel)
+        algorithm.batches = dataclasses.replace(algorithm.batches, network=values)
     try:
         attach_gradient(algorithm, kernel, updates)
     except requires.NoKernel as missing:
@@ -62,24 +68,29 @@ def attach_gradient(algorithm: MuZero, kernel: str, updates: float | None) -> No
     replace_method(algorithm, "gradient", compiled.gradient, compiled.check)
 
 
-def attach_model(algorithm: MuZero, name: str, values: Tensor, kernel: str) -> None:
-    """Put the compiled form of a model in its place, checked by its first search."""
+def attach_model(algorithm: MuZero, name: str, values: Tensor, kernel: str, *, remembers: bool = False) -> MLPModel:
+    """Put the compiled form of a model in its place, checked by its first search; return it."""
     model = requires.exact(getattr(algorithm, name), PrefixModel if algorithm.params.value_prefix else NetworkModel)
     network = requires.exact(model.network, PlanningNetwork)
+    requires.exact(network.representation, Block)
     requires.exact(network.dynamics, Block)
     if network.prefix is not None:
         requires.exact(network.prefix, ValuePrefix)
-    compiled = compiled_model(model, Watch(values, network).changed)
+    compiled = compiled_model(model, Watch(values, network).changed, remembers=remembers)
     use_compiled = partial(setattr, algorithm, name, compiled)
     checked = CheckedModel(compiled, model, kernel, compile_copy=compiled_model, passed=use_compiled)
     setattr(algorithm, name, checked)
+    return compiled
 
 
-def compiled_model(model: NetworkModel, changed: Callable[[], bool] = lambda: False) -> MLPModel:
+def compiled_model(
+    model: NetworkModel, changed: Callable[[], bool] = lambda: False, *, remembers: bool = False
+) -> MLPModel:
     """Return a model in the form that is simulated as a whole in compiled code."""
     network = model.network
     return MLPModel(
-        network.represent,
+        network.encoder,
+        representation=_layers(network.representation),
         action_rows=network.action_rows,
         dynamics=_layers(network.dynamics),
         reward=[_dense(network.reward[0], "relu"), _dense(network.reward[2])],
@@ -91,6 +102,7 @@ def compiled_model(model: NetworkModel, changed: Callable[[], bool] = lambda: Fa
         residual=True,
         rescale=True,
         changed=changed,
+        remembers=remembers,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import ppo
+from rl_training.algorithms import advantages, ppo
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.ppo import PPO, PPOBatch, scaled_advantage
 from rl_training.kernels import requires
@@ -64,8 +64,15 @@ def attach_compiled(algorithm: PPO, kernel: str) -> None:
     compiled = CompiledPPO(algorithm, kernel)
     replace_method(algorithm, "evaluate_actions", compiled.evaluate_actions, compiled.check_evaluation)
     replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)
-    if type(algorithm).act is PPO.act:
+    if requires.is_own(algorithm, PPO, "values"):
+        replace_method(algorithm, "values", compiled.state_values, compiled.check_values)
+    own_estimate = vars(ppo)["generalized_advantage"] is advantages.generalized_advantage
+    if own_estimate and requires.is_own(algorithm, PPO, "advantages"):
+        replace_method(algorithm, "advantages", compiled.advantages, compiled.check_advantages)
+    if requires.is_own(algorithm, PPO, "act"):
         replace_method(algorithm, "act", compiled.act, compiled.check_act)
+        if requires.is_own(algorithm, PPO, "env_action") and type(algorithm).act_on_host is PPO.act_on_host:
+            replace_method(algorithm, "act_on_host", compiled.act_on_host, compiled.check_act_on_host)
 
 
 class PPOGradient:

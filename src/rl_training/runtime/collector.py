@@ -22,6 +22,7 @@ from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import EnvironmentFailure, NonFiniteError
+from rl_training.runtime.setup.restored_state import check_stored_actions
 from rl_training.runtime.setup.streams import derive_seeds
 
 
@@ -124,12 +125,12 @@ class RolloutCollector(EnvironmentDriver):
         self.generator = generator
         self.actor = actor
         self.num_steps = num_steps
-        self._storage: RolloutStorage | None = None
+        self.storage: RolloutStorage | None = None
 
     @property
     def steps_in_progress(self) -> int:
         """Environment steps of the unfinished rollout."""
-        return 0 if self._storage is None or self._storage.full else self._storage.transitions
+        return 0 if self.storage is None or self.storage.full else self.storage.transitions
 
     def collect(
         self,
@@ -139,59 +140,76 @@ class RolloutCollector(EnvironmentDriver):
         on_step: Callable[[StepBatch], None] = lambda step: None,
     ) -> Rollout | None:
         """Fill a rollout and return it, or None if `interrupted()` became true; the next call continues it."""
-        if self._storage is None or self._storage.full:
+        if self.storage is None or self.storage.full:
             self.actor.start_rollout()
-            if self._storage is not None:
-                self._storage.clear()
-        while self._storage is None or not self._storage.full:
+            if self.storage is not None:
+                self.storage.clear()
+        while self.storage is None or not self.storage.full:
             if interrupted():
                 return None
-            on_step(self._step(controls))
-        return self._storage.on_device(self._observation, self.device)
+            self.take_steps(controls, on_step)
+        return self.storage.on_device(self._observation, self.device)
 
-    def _step(self, controls: Mapping[str, float]) -> StepBatch:
-        action = self.actor.act(*self._shown(), controls, self.generator)
-        host_action = action.cpu().numpy()
-        if self._storage is None:
-            self._storage = self._allocate(host_action)
-        step = self._step_env(self.actor.env_action(action))
-        self._storage.add(self._observation, host_action, self._mask, step.reward, step.terminated, step.truncated)
+    def take_steps(self, controls: Mapping[str, float], on_step: Callable[[StepBatch], None]) -> None:
+        """Take a step of every environment; a kernel may take all steps that the rollout lacks."""
+        chosen = self.actor.act_on_host(self._observation, self._mask, controls, self.generator)
+        storage = self.allocated(chosen.action)
+        step = self._step_env(chosen.env_action)
+        storage.add(
+            self._observation,
+            chosen.action,
+            self._mask,
+            step.reward,
+            step.terminated,
+            step.truncated,
+            chosen.log_prob,
+            chosen.value,
+        )
+        self.follow(step)
+        on_step(step)
+
+    def follow(self, step: StepBatch) -> None:
+        """Go on from a step that was stored: value the final observations of truncated episodes."""
+        assert self.storage is not None
         if step.final_obs is not step.obs:  # an episode ended
             rows = np.flatnonzero(step.truncated & ~step.terminated)
             if len(rows):
                 final = map_observation(lambda array: array[rows], step.final_obs)
-                self._storage.final_value[self._storage.position - 1, rows] = self._values(final)
+                self.storage.final_value[self.storage.position - 1, rows] = self._values(final)
         self._observation, self._mask = step.obs, step.action_mask
-        return step
 
-    def _allocate(self, action: np.ndarray) -> RolloutStorage:
-        return RolloutStorage(self.num_steps, self.env.num_envs, self.env.observation_space, action)
+    def allocated(self, action: np.ndarray) -> RolloutStorage:
+        """Return the rollout's storage, made when it is first needed; `action` is an example of one step."""
+        if self.storage is None:
+            self.storage = RolloutStorage(self.num_steps, self.env.num_envs, self.env.observation_space, action)
+        return self.storage
 
     def _values(self, observation: NumpyObservation) -> np.ndarray:
         return self.actor.values(to_tensor(observation, self.device)).cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state of collection; `env` is None if the environments cannot be saved."""
-        rollout = self._storage.state_dict() if self._storage is not None and self.steps_in_progress else None
+        rollout = self.storage.state_dict() if self.storage is not None and self.steps_in_progress else None
         return {**self._env_state(), "rollout": rollout}
 
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
         """Restore a saved state; environments that could not be saved restart with seeds derived from `step`."""
         rollout = state["rollout"]
         if rollout is not None:
-            self._storage = self._allocate(rollout["action"][0])
-            self._storage.load_state_dict(rollout)
+            check_stored_actions(rollout["action"], self.env.num_envs, self.env.action_space)
+            self.storage = None
+            self.allocated(rollout["action"][0]).load_state_dict(rollout)
         if not self._load_env_state(state, step=step):
             self._end_episodes(state["observation"])
 
     def _end_episodes(self, last_observation: NumpyObservation) -> None:
         """Mark the last stored step as truncated, since its episodes will not be continued."""
-        if self._storage is None or not self.steps_in_progress:
+        if self.storage is None or not self.steps_in_progress:
             return
-        last = self._storage.position - 1
-        running = ~(self._storage.terminated[last] | self._storage.truncated[last])
-        self._storage.final_value[last, running] = self._values(last_observation)[running]
-        self._storage.truncated[last] |= running
+        last = self.storage.position - 1
+        running = ~(self.storage.terminated[last] | self.storage.truncated[last])
+        self.storage.final_value[last, running] = self._values(last_observation)[running]
+        self.storage.truncated[last] |= running
 
 
 AnyReplay = TypeVar("AnyReplay", bound=Replay)

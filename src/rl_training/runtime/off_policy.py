@@ -41,30 +41,36 @@ def train_off_policy(
 ) -> TrainResult:
     """Train an off-policy algorithm as configured, or continue from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
-        env = session.setup.make_env(gamma=session.params.gamma, raw=True)
-        algorithm: OffPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
-        collector = ReplayCollector(
-            env,
-            algorithm,
-            lambda action, mask: fitting_replay(
-                session,
-                ReplayDemand.of(session.config, session.params, env, action, mask),
-                lambda: make_replay(session, env, action),
-            ),
-            seed=session.config.seed,
-            device=session.device,
-            generator=session.streams["policy"],
-        )
-        log_update_rate(
-            session.params.updates_per_round / session.params.train_interval,
-            env.num_envs,
-            repair=_fewer_updates(session.params),
-        )
-        mix = mix_dataset(session.setup, algorithm, collector.replay)
-        session.start(algorithm, collector, [collector.replay])
+        algorithm, collector, mix = begin_off_policy(session)
         while not session.done:
             _train_step(session, algorithm, collector, mix)
         return session.result()
+
+
+def begin_off_policy(session: TrainingSession) -> tuple[OffPolicyAlgorithm, ReplayCollector, DatasetMix | None]:
+    """Make the environments, the algorithm, its collector with a replay and its dataset; start the session."""
+    env = session.setup.make_env(gamma=session.params.gamma, raw=True)
+    algorithm: OffPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
+    collector = ReplayCollector(
+        env,
+        algorithm,
+        lambda action, mask: fitting_replay(
+            session,
+            ReplayDemand.of(session.config, session.params, env, action, mask),
+            lambda: make_replay(session, env, action),
+        ),
+        seed=session.config.seed,
+        device=session.device,
+        generator=session.streams["policy"],
+    )
+    log_update_rate(
+        session.params.updates_per_round / session.params.train_interval,
+        env.num_envs,
+        repair=_fewer_updates(session.params),
+    )
+    mix = mix_dataset(session.setup, algorithm, collector.replay)
+    session.start(algorithm, collector, [collector.replay])
+    return algorithm, collector, mix
 
 
 def _fewer_updates(params: ReplayParams) -> str:

@@ -17,20 +17,27 @@ def train_on_policy(
 ) -> TrainResult:
     """Train an on-policy algorithm as configured, or continue from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
-        env = session.setup.make_env(gamma=session.params.gamma)
-        algorithm: OnPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
-        collector = RolloutCollector(
-            env,
-            algorithm,
-            num_steps=session.params.num_steps,
-            seed=session.config.seed,
-            device=session.device,
-            generator=session.streams["policy"],
-        )
-        session.start(algorithm, collector)
+        algorithm, collector = begin_on_policy(session)
         while not session.done:
             _train_step(session, algorithm, collector)
         return session.result()
+
+
+def begin_on_policy(session: TrainingSession) -> tuple[OnPolicyAlgorithm, RolloutCollector]:
+    """Make the environments, the algorithm and its collector, and start the session."""
+    env = session.setup.make_env(gamma=session.params.gamma)
+    algorithm: OnPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
+    collector = RolloutCollector(
+        env,
+        algorithm,
+        num_steps=session.params.num_steps,
+        seed=session.config.seed,
+        device=session.device,
+        generator=session.streams["policy"],
+    )
+    session.setup.accelerate_collecting(collector)
+    session.start(algorithm, collector)
+    return algorithm, collector
 
 
 def _train_step(session: TrainingSession, algorithm: OnPolicyAlgorithm, collector: RolloutCollector) -> None:

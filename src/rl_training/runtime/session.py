@@ -47,6 +47,7 @@ from rl_training.runtime.setup.restored_state import (
 )
 from rl_training.runtime.setup.run_setup import RunSetup
 from rl_training.runtime.setup.streams import Streams
+from rl_training.runtime.setup.warm_start import StartingWeights
 from rl_training.runtime.signals import SignalGuard
 
 logger = logging.getLogger("rl_training")
@@ -61,10 +62,14 @@ class TrainingSession(RecordedRun):
         *,
         callbacks: Sequence[Callback] = (),
         checkpoint: ResumePoint | None = None,
+        weights: StartingWeights | None = None,
     ) -> None:
-        """Check everything that can be checked before a run directory exists."""
+        """Check everything that can be checked before a run directory exists.
+
+        A new run starts with `weights` if given, in place of those that `init` names.
+        """
         super().__init__()
-        self.setup = RunSetup(config, checkpoint)
+        self.setup = RunSetup(config, checkpoint, weights)
         self.config, self.params, self.device = self.setup.config, self.setup.params, self.setup.device
         self.streams = Streams(self.config.seed, self.device)
         early = [EarlyStopping(**self.config.early_stopping)] if self.config.early_stopping else []
@@ -109,7 +114,7 @@ class TrainingSession(RecordedRun):
             finished_at_utc=None,
             resume_mode=self.resume_mode,
             acceleration=self.setup.acceleration,
-            **({} if self.setup.dataset is None else {"dataset": self.setup.dataset}),
+            dataset=self.setup.dataset,
         )
         self._signals.install()
         self._timed_from = (self.step, time.perf_counter())

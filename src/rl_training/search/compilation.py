@@ -73,6 +73,15 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def prepare_compiler() -> None:
+    """Import numba and tell it what there is to compile, which the first compiled call would do otherwise."""
+    from numba.core.registry import cpu_target
+
+    _register()
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
 @functools.cache
 def source_stamp() -> str:
     """Return a hash of all files that compiled functions may come from.

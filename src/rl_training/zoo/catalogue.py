@@ -49,10 +49,12 @@ def needed_extra(env_id: str) -> str | None:
 
 
 def _needed_extras(config: Mapping[str, Any]) -> str | None:
-    """Return the extras that a configuration needs, for all tasks of a suite."""
+    """Return the extras that a configuration needs, for its dataset and all tasks of a suite."""
     tasks = config["env_kwargs"].get("tasks", [config])
-    extras = sorted({extra for task in tasks if (extra := needed_extra(task["env_id"])) is not None})
-    return ",".join(extras) or None
+    extras = {extra for task in tasks if (extra := needed_extra(task["env_id"])) is not None}
+    if config.get("dataset") is not None:
+        extras.add("offline")
+    return ",".join(sorted(extras)) or None
 
 
 def catalogue_record(presets: Sequence[PresetEntry]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def test_a_check_lists_every_broken_episode(data: Path) -> None:
 def test_a_missing_part_is_named(data: Path, name: str) -> None:
     with h5py.File(data, "a") as file:
         del file[name]
-    _assert_refused("missing|holds 1 episodes")
+    _assert_refused("lacks|holds 1 episodes")
 
 
 def test_what_is_unusual_is_reported_and_read(data: Path) -> None:
@@ -274,6 +274,16 @@ def test_a_flipped_bit_is_found_or_harmless(root: Path, place: float, bit: int) 
             assert_same_episode(one, other)
     except DatasetError:
         pass
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "terminations", "infos/log_prob"])
+def test_a_flipped_bit_of_any_number_is_found_when_it_is_read(data: Path, name: str) -> None:
+    with h5py.File(data) as file:
+        place = file[f"episode_1/{name}"].id.get_chunk_info(0).byte_offset
+    content = bytearray(data.read_bytes())
+    content[place + 1] ^= 1
+    data.write_bytes(content)
+    _assert_refused("damaged or no HDF5 file")
 
 
 @pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.7, 0.99])

@@ -135,6 +135,18 @@ def test_an_error_leaves_no_dataset_and_no_files(root: Path) -> None:
         open_dataset("tests/half-v0")
 
 
+def test_what_a_killed_process_left_is_removed_and_what_a_running_one_makes_is_not(root: Path) -> None:
+    (root / ".making-dead").mkdir(parents=True)
+    (root / ".making-dead" / "lock").touch()
+    with new_dataset(Description("tests/one-v0", VECTOR, ACTIONS[0], {})) as one:
+        assert not (root / ".making-dead").exists()
+        with new_dataset(Description("tests/two-v0", VECTOR, ACTIONS[0], {})) as two:
+            for file in (one, two):
+                file.add(_episodes(VECTOR, ACTIONS[0], [3])[0])
+    assert [path.name for path in root.iterdir()] == ["tests"]
+    assert open_dataset("tests/one-v0").total_steps == open_dataset("tests/two-v0").total_steps == 3
+
+
 def test_an_existing_dataset_is_not_replaced() -> None:
     write_dataset("tests/one-v0", _episodes(VECTOR, ACTIONS[0], [3]), VECTOR, ACTIONS[0])
     with pytest.raises(DatasetError, match="exists"):

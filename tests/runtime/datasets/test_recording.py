@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,10 +172,20 @@ def test_the_metadata_name_run_checkpoint_environment_and_versions(cartpole: Pat
 # -- how much --------------------------------------------------------------------------------------
 
 
-def test_so_many_episodes_are_recorded_and_their_seeds_differ(cartpole: Path) -> None:
-    dataset = _record(cartpole, episodes=7, num_envs=3)
-    assert dataset.total_episodes == 7
-    assert len({episode.seed for episode in dataset.episodes()}) == 7
+def test_episodes_of_all_rounds_differ_in_seeds_and_draws(cartpole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "ROUND_STEPS", 1)  # a round for every three episodes
+    dataset = _record(cartpole, episodes=7, num_envs=3, behaviour=Behaviour("random"))
+    episodes = list(dataset.episodes())
+    assert len({episode.seed for episode in episodes}) == len(episodes) == 7
+    assert len({tuple(episode.actions[:8]) for episode in episodes}) == 7
+
+
+def test_an_environment_that_reuses_its_arrays_is_recorded_as_it_was(tmp_path: Path) -> None:
+    run = _train(tmp_path, "env_samples:Sample/Diary-v0")
+    for episode in _record(run, episodes=9, num_envs=2, behaviour=Behaviour("random")).episodes():
+        assert isinstance(episode.observations, np.ndarray)
+        assert episode.observations[:, 1].tolist() == list(range(episode.steps + 1))
+        np.testing.assert_array_equal(episode.rewards, episode.observations[1:, 1] * 10 + episode.actions)
 
 
 def test_whole_episodes_are_recorded_until_they_have_the_steps(cartpole: Path) -> None:
@@ -350,6 +362,19 @@ def test_a_killed_process_loses_at_most_a_round(cartpole: Path, tmp_path: Path, 
     whole, parts = open_dataset("tests/whole-v0"), open_dataset("tests/parts-v0")
     assert _content(whole) == _content(parts)
     assert [path.name for path in root.iterdir()] == ["tests"]
+
+
+def test_ctrl_c_says_how_to_go_on(cartpole: Path, tmp_path: Path, root: Path) -> None:
+    wanted = ["dataset", "record", "--checkpoint", str(cartpole), "--steps", "1e6", "--name", "tests/some-v0"]
+    child = Launcher(tmp_path / "launcher").start(wanted, "dataset_parts")
+    entries = root / ".recording" / "tests" / "some-v0" / "rounds.json"
+    while not _count(entries):
+        assert child.poll() is None, child.output.read_text()
+        time.sleep(0.002)
+    os.kill(child.pid, signal.SIGINT)
+    assert child.wait() == 130
+    assert "the same command goes on there" in child.output.read_text()
+    assert "Traceback" not in child.output.read_text()
 
 
 def _count(entries: Path) -> int:

@@ -10,12 +10,12 @@ import torch
 from gymnasium import Space, spaces
 
 from dataset_parts import IMAGE, PARTS, VECTOR, random_episode, write_dataset
+from rl_training.algorithms.evaluation.action_features import ActionFeatures
 from rl_training.algorithms.evaluation.fitted_q import FittedQParams
 from rl_training.data.datasets.columns import load_columns
 from rl_training.data.datasets.dataset import open_dataset
 from rl_training.errors import NonFiniteError
 from rl_training.experiment.registry import get_algorithm_spec
-from rl_training.models.action_features import ActionFeatures
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.offline_evaluation.fitting import QFitting
 from rl_training.runtime.offline_evaluation.policy_outputs import policy_outputs

@@ -10,9 +10,9 @@ import pytest
 import torch
 from gymnasium import Space, spaces
 
+from rl_training.algorithms.evaluation.action_features import ActionFeatures
 from rl_training.data.datasets.columns import DatasetColumns
 from rl_training.experiment.registry import get_algorithm_spec
-from rl_training.models.action_features import ActionFeatures
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.offline_evaluation import policy_outputs as module
 from rl_training.runtime.offline_evaluation.policy_outputs import SAMPLES, PolicyOutputs, policy_outputs

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rl_training.algorithms.evaluation.action_features import ActionFeatures
 from rl_training.experiment.statistics import Interval
-from rl_training.models.action_features import ActionFeatures
 from rl_training.runtime.offline_evaluation.fitting import returns_to_go, value_scale
 from rl_training.runtime.offline_evaluation.policy_outputs import PolicyOutputs
 from rl_training.runtime.offline_evaluation.support import (

@@ -30,6 +30,7 @@ KEYS = [
     "extra_box2d",
     "extra_dmc",
     "extra_envpool",
+    "extra_export",
     "extra_minatar",
     "extra_mlflow",
     "extra_mujoco",

@@ -7,6 +7,7 @@ truncation, so they are masked out.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -27,19 +28,29 @@ def partial_returns(window: Window, unroll_steps: int, n_step: int | np.ndarray,
 
     `discount` is negative in two-player games: each reward is from the view of the player who moves.
     """
-    states = unroll_steps + 1
-    shape = (states, window.real.shape[1])
-    total, factor = np.zeros(shape, np.float32), np.ones(shape, np.float32)
-    last = window.rows[:states].copy()
-    going = np.ones(shape, bool)
-    for step in range(int(np.max(n_step))):
-        part = slice(step, step + states)
-        going = going & window.real[part] & (step < n_step)
-        total += np.where(going, factor * window.reward[part], 0.0)
-        last = np.where(going, window.rows[part], last)
-        factor = np.where(going, factor * np.where(window.terminated[part], 0.0, discount), factor).astype(np.float32)
-        going &= ~window.terminated[part]
-    return Returns(total, np.where(window.real[:states], factor, 0.0).astype(np.float32), last)
+    states, most = unroll_steps + 1, int(np.max(n_step))
+    factors = _powers(discount, most)
+    at = np.arange(most)[:, None] + np.arange(states)  # [steps, K + 1] of the window
+    going = window.real[at]  # [steps, K + 1, B], whether a step's reward is part of the sum
+    going[1:] &= ~window.terminated[at[:-1]]
+    going &= np.arange(most)[:, None, None] < n_step
+    np.logical_and.accumulate(going, out=going)
+    rewards = np.where(going, factors[:most, None, None] * window.reward[at], np.float32(0.0))
+    count = going.sum(0)
+    newest = np.arange(states)[:, None] + np.maximum(count - 1, 0)
+    last = np.take_along_axis(window.rows, newest, 0)
+    ended = (count > 0) & np.take_along_axis(window.terminated, newest, 0)
+    bootstraps = window.real[:states] & ~ended
+    return Returns(rewards.sum(0, initial=0.0), np.where(bootstraps, factors[count], np.float32(0.0)), last)
+
+
+@functools.lru_cache(maxsize=16)
+def _powers(discount: float, count: int) -> np.ndarray:
+    """Return the factors of up to `count` steps, each rounded to single precision."""
+    factors = np.ones(count + 1, np.float32)
+    for step in range(count):
+        factors[step + 1] = float(factors[step]) * discount
+    return factors
 
 
 def search_errors(window: Window, n_step: int, discount: float) -> np.ndarray:

@@ -17,7 +17,6 @@ from rl_training.data.datasets.location import DATA_FILE, METADATA_FILE, dataset
 from rl_training.data.datasets.metadata import OURS, count_of, read_metadata
 from rl_training.data.datasets.minari_spaces import action_space_from_text, observation_space_from_text
 from rl_training.data.datasets.safe_hdf5 import (
-    check_storage,
     child,
     import_h5py,
     is_numeric,
@@ -205,10 +204,8 @@ def _read_infos(group: Any, found: dict[str, np.ndarray], prefix: str = "") -> d
             if prefix.count("/") > 4:
                 raise DatasetError(f"{entry.file.filename}: {entry.name} is nested too deeply")
             _read_infos(entry, found, f"{prefix}{key}/")
-        elif isinstance(entry, h5py.Dataset):
-            check_storage(entry)
-            if is_numeric(entry) and entry.ndim:
-                found[f"{prefix}{key}"] = read_array(entry)
+        elif isinstance(entry, h5py.Dataset) and is_numeric(entry) and entry.ndim:
+            found[f"{prefix}{key}"] = read_array(entry)
         if len(found) > _MAX_INFOS:
             raise DatasetError(f"{group.file.filename}: {group.name} has more than {_MAX_INFOS} entries")
     return found

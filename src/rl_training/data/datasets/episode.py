@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rl_training.envs.checks import all_finite
-from rl_training.envs.spaces import holds_dtype
+from rl_training.envs.arrays import all_finite, holds_dtype
 
 if TYPE_CHECKING:
     from rl_training.data.observations import NumpyObservation

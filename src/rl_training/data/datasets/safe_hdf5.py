@@ -7,6 +7,7 @@ Only plain numbers that lie in the file itself are read, and never more of them 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,13 @@ def reading(path: Path) -> Iterator[None]:
 def child(group: Any, name: str) -> Any:
     """Return an object of a group; links to elsewhere, in this file or in another, are refused."""
     h5py = import_h5py()
-    place = f"{group.file.filename}: {group.name.rstrip('/')}/{name}"
     if "/" in name or name in ("", ".", ".."):
-        raise DatasetError(f"{place} is no name of one object")
-    link = group.get(name, getlink=True)
-    if link is None:
-        raise DatasetError(f"{place} is missing")
-    if not isinstance(link, h5py.HardLink):
-        raise DatasetError(f"{place} is a link to somewhere else, which is not followed")
+        raise DatasetError(f"{_place(group)}: `{name}` is no name of one object")
+    encoded = name.encode()
+    if not group.id.links.exists(encoded):
+        raise DatasetError(f"{_place(group)} lacks `{name}`")
+    if group.id.links.get_info(encoded).type != h5py.h5l.TYPE_HARD:
+        raise DatasetError(f"{_place(group)}: `{name}` is a link to somewhere else, which is not followed")
     return group[name]
 
 
@@ -80,7 +80,8 @@ def subgroup(group: Any, name: str) -> Any:
 
 def is_numeric(dataset: Any) -> bool:
     """Return whether an HDF5 dataset holds plain numbers."""
-    return dataset.dtype.kind in "biuf" and dataset.dtype.itemsize <= 8 and dataset.shape is not None
+    dtype = dataset.dtype
+    return dtype.kind in "biuf" and dtype.itemsize <= 8 and dataset.shape is not None
 
 
 def read_array(dataset: Any) -> np.ndarray:
@@ -113,22 +114,22 @@ def check_storage(dataset: Any) -> None:
     foreign = [str(number) for number in filters if number not in _FILTERS]
     if foreign:
         raise DatasetError(f"{_place(dataset)} needs HDF5's filter {', '.join(foreign)}, which is not loaded")
-    stored = dataset.id.get_storage_size()
+    stored, claimed, chunks = dataset.id.get_storage_size(), dataset.nbytes, dataset.chunks
     # Without filters the storage is no smaller than the content; what was never written is not stored at all.
-    if dataset.nbytes > (stored * _MAX_RATIO if filters else stored):
-        raise DatasetError(f"{_place(dataset)} claims {dataset.nbytes:,} bytes, but {stored:,} are stored")
-    if dataset.chunks is not None and np.prod(dataset.chunks, dtype=float) * dataset.dtype.itemsize > _MAX_CHUNK:
+    if claimed > (stored * _MAX_RATIO if filters else stored):
+        raise DatasetError(f"{_place(dataset)} claims {claimed:,} bytes, but {stored:,} are stored")
+    if chunks is not None and math.prod(chunks) * dataset.dtype.itemsize > _MAX_CHUNK:
         raise DatasetError(f"{_place(dataset)} has chunks of more than {_MAX_CHUNK:,} bytes")
-    if dataset.nbytes > 1 << 20:  # asking the system takes longer than reading less
-        _check_memory(dataset)
+    if claimed > 1 << 20:  # asking the system takes longer than reading less
+        _check_memory(dataset, claimed)
 
 
-def _check_memory(dataset: Any) -> None:
+def _check_memory(dataset: Any, size: int) -> None:
     free = available_memory()
-    if dataset.nbytes > free * _SPARE:
+    if size > free * _SPARE:
         raise DatasetError(
-            f"{_place(dataset)} takes {in_words(dataset.nbytes)} of memory, and {in_words(free)} are free; episodes "
-            "are read whole"
+            f"{_place(dataset)} takes {in_words(size)} of memory, and {in_words(free)} are free; episodes are read "
+            "as a whole"
         )
 
 

@@ -21,11 +21,18 @@ from rl_training.data.datasets.location import DATA_FILE, METADATA_FILE, check_i
 from rl_training.data.datasets.metadata import OURS
 from rl_training.data.datasets.minari_spaces import space_to_text
 from rl_training.data.datasets.safe_hdf5 import import_h5py
-from rl_training.errors import DatasetError
-from rl_training.experiment.storage.files import storage_errors, sync_directory, sync_file, write_json_atomically
+from rl_training.errors import AxiomError, DatasetError
+from rl_training.experiment.storage.files import (
+    hold_lock,
+    storage_errors,
+    sync_directory,
+    sync_file,
+    write_json_atomically,
+)
 
 MINARI_VERSION = "0.5.4"
 """The first version of Minari that reads images without loss."""
+_MAKING = ".making-"  # prefix of temporary directories
 _CHUNK = 1 << 20  # bytes
 # Readable since HDF5 1.10 of 2016; the earlier format takes several kilobytes for every array and checks no header.
 _LIBRARY = ("v110", "v110")
@@ -152,23 +159,17 @@ def new_dataset(description: Description, *, directory: Path | None = None) -> I
     The files are made in `directory`, which must be empty and on the same disk, or in a temporary one.
     """
     target = check_new(description.name)
-    root = datasets_root()
-    with storage_errors("a dataset", root):
-        root.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".making-", dir=root)) if directory is None else directory
-    try:
+    with temporary_directory() if directory is None else contextlib.nullcontext(directory) as temporary:
         with storage_errors("a dataset", temporary):
-            os.chmod(temporary, _directory_mode())
-            (temporary / "data").mkdir()
-        with EpisodeFile(temporary / "data" / DATA_FILE) as file:
+            made = temporary / "made"
+            (made / "data").mkdir(parents=True)
+        with EpisodeFile(made / "data" / DATA_FILE) as file:
             yield file
         if not file.episodes:
             raise DatasetError(f"the dataset {description.name} would have no episodes")
         with storage_errors("a dataset", temporary):
-            _finish(temporary, description, file)
-            _publish(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            _finish(made, description, file)
+            _publish(made, target)
 
 
 def _finish(directory: Path, description: Description, file: EpisodeFile) -> None:
@@ -192,8 +193,29 @@ def _publish(directory: Path, target: Path) -> None:
     sync_directory(target.parent)
 
 
-def _directory_mode() -> int:
-    """Return the mode that the umask gives to new directories; temporary ones are private."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o777 & ~mask
+@contextlib.contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """Give a directory on the disk of the datasets, and remove it afterwards; those of killed processes go first."""
+    root = datasets_root()
+    with storage_errors("a dataset", root):
+        root.mkdir(parents=True, exist_ok=True)
+        for other in root.glob(f"{_MAKING}*"):
+            with contextlib.suppress(AxiomError), _held(other):
+                shutil.rmtree(other, ignore_errors=True)
+        directory = Path(tempfile.mkdtemp(prefix=_MAKING, dir=root))
+    try:
+        with _held(directory):
+            yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """Hold the lock of a temporary directory; its process is alive if that fails."""
+    lock = hold_lock(directory / "lock", taken=f"{directory} is in use")
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()

@@ -22,16 +22,16 @@ class VectorCartPole:
     """
 
     def __init__(self, num_envs: int, *, max_episode_steps: int, sutton_barto_reward: bool = False) -> None:
-        self._constants: Any = CartPoleVectorEnv(num_envs, max_episode_steps)
+        self.constants: Any = CartPoleVectorEnv(num_envs, max_episode_steps)
         self.num_envs = num_envs
-        self.observation_space: gym.Space[Any] = self._constants.single_observation_space
-        self.action_space: gym.Space[Any] = self._constants.single_action_space
-        self._max_steps = max_episode_steps
-        self._sutton_barto_reward = sutton_barto_reward
+        self.observation_space: gym.Space[Any] = self.constants.single_observation_space
+        self.action_space: gym.Space[Any] = self.constants.single_action_space
+        self.max_steps = max_episode_steps
+        self.sutton_barto_reward = sutton_barto_reward
         self._random = np.random.default_rng(0)
-        self._state = np.zeros((4, num_envs))  # position, velocity, angle, angular velocity
-        self._steps = np.zeros(num_envs, np.int32)
-        self._returns = np.zeros(num_envs)  # of the episodes in progress
+        self.poles = np.zeros((4, num_envs))  # position, velocity, angle, angular velocity
+        self.steps = np.zeros(num_envs, np.int32)
+        self.returns = np.zeros(num_envs)  # of the episodes in progress
         self._started = False
 
     def reset(self, seeds: Sequence[int]) -> tuple[Obs, np.ndarray | None]:
@@ -39,42 +39,46 @@ class VectorCartPole:
         if len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
         self._random = np.random.default_rng([int(seed) for seed in seeds])
-        self._state[:] = self._random.uniform(-0.05, 0.05, size=(4, self.num_envs))
-        self._steps[:] = 0
-        self._returns[:] = 0.0
+        self.poles[:] = self._random.uniform(-0.05, 0.05, size=(4, self.num_envs))
+        self.steps[:] = 0
+        self.returns[:] = 0.0
         self._started = True
-        return self._observation(), None
+        return self.observation(), None
 
     def step(self, actions: np.ndarray) -> StepBatch:
         """Push every cart."""
         if not self._started:
             raise RuntimeError("reset the environments first")
         self._move(actions)
-        position, _, angle, _ = self._state
-        constants = self._constants
+        position, _, angle, _ = self.poles
+        constants = self.constants
         terminated = np.abs(position) > constants.x_threshold
         terminated |= np.abs(angle) > constants.theta_threshold_radians
-        self._steps += 1
-        truncated = self._steps >= self._max_steps
-        if self._sutton_barto_reward:
+        self.steps += 1
+        truncated = self.steps >= self.max_steps
+        if self.sutton_barto_reward:
             reward = -terminated.astype(np.float32)
         else:
             reward = np.ones(self.num_envs, np.float32)
-        self._returns += reward
-        final_obs, ended = self._observation(), terminated | truncated
+        self.returns += reward
+        return self.end_step(reward, terminated, truncated)
+
+    def end_step(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> StepBatch:
+        """Reset the poles whose episode ended, after all of them have moved and been counted."""
+        final_obs, ended = self.observation(), terminated | truncated
         if not ended.any():
             return StepBatch(final_obs, reward, terminated, truncated, final_obs, None, [])
         rows = np.flatnonzero(ended)
-        episodes = [Episode(int(row), float(self._returns[row]), int(self._steps[row])) for row in rows]
-        self._state[:, rows] = self._random.uniform(-0.05, 0.05, size=(4, len(rows)))
-        self._steps[rows] = 0
-        self._returns[rows] = 0.0
-        return StepBatch(self._observation(), reward, terminated, truncated, final_obs, None, episodes)
+        episodes = [Episode(int(row), float(self.returns[row]), int(self.steps[row])) for row in rows]
+        self.poles[:, rows] = self._random.uniform(-0.05, 0.05, size=(4, len(rows)))
+        self.steps[rows] = 0
+        self.returns[rows] = 0.0
+        return StepBatch(self.observation(), reward, terminated, truncated, final_obs, None, episodes)
 
     def _move(self, actions: np.ndarray) -> None:
         """Integrate the equations of motion by one step of Euler's method."""
-        constants = self._constants
-        position, velocity, angle, spin = self._state
+        constants = self.constants
+        position, velocity, angle, spin = self.poles
         cosine, sine = np.cos(angle), np.sin(angle)
         force = np.asarray(actions) * (2 * constants.force_mag) - constants.force_mag
         push = (force + constants.polemass_length * np.square(spin) * sine) / constants.total_mass
@@ -87,30 +91,32 @@ class VectorCartPole:
         angle += constants.tau * spin
         spin += constants.tau * spin_change
 
-    def _observation(self) -> np.ndarray:
-        return self._state.T.astype(np.float32)
+    def observation(self) -> np.ndarray:
+        """Return what is seen of all poles, [num_envs, 4]."""
+        return self.poles.T.astype(np.float32)
 
     def state_dict(self) -> dict[str, Any] | None:
         if not self._started:
             raise RuntimeError("reset the environments first")
         return {
-            "state": self._state.copy(),
-            "steps": self._steps.copy(),
-            "returns": self._returns.copy(),
+            "state": self.poles.copy(),
+            "steps": self.steps.copy(),
+            "returns": self.returns.copy(),
             "generator": generator_state(self._random),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if np.shape(state.get("state", ())) != (4, self.num_envs):
+        shapes = {"state": (4, self.num_envs), "steps": (self.num_envs,), "returns": (self.num_envs,)}
+        if any(np.shape(state.get(name, ())) != shape for name, shape in shapes.items()):
             raise CheckpointError(
                 f"the checkpoint does not hold {self.num_envs} poles of the `vector` backend: "
                 "resume with the `num_envs` and `execution_backend` it was made with"
             )
-        self._state = np.array(state["state"], dtype=np.float64)
-        self._steps = np.array(state["steps"], dtype=np.int32)
-        self._returns = np.array(state["returns"], dtype=np.float64)
+        self.poles = np.array(state["state"], dtype=np.float64, order="C")
+        self.steps = np.array(state["steps"], dtype=np.int32)
+        self.returns = np.array(state["returns"], dtype=np.float64)
         self._random = generator_from_state(state["generator"])
         self._started = True
 
     def close(self) -> None:
-        self._constants.close()
+        self.constants.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from multiprocessing import forkserver
 from typing import Any
 
 
@@ -17,3 +18,9 @@ def fresh_processes(*imported: str) -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(imported))
     return context
+
+
+def start_server(*imported: str) -> None:
+    """Start the server of `fresh_processes` now instead of with the first process, where there is one."""
+    if fresh_processes(*imported).get_start_method() == "forkserver":
+        forkserver.ensure_running()

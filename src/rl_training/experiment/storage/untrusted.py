@@ -12,10 +12,12 @@ import math
 import os
 import stat
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import AxiomError
+
+if TYPE_CHECKING:  # exported policies are loaded by this module, and should be quickly
+    from pathlib import Path
 
 MAX_DEPTH = 100
 """Largest nesting depth of lists and mappings."""
@@ -29,8 +31,8 @@ class UntrustedFileError(AxiomError):
     """A file that this package cannot have written; the message names the file and the fault."""
 
 
-def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Return the UTF-8 text of a regular file; a missing file raises `FileNotFoundError` as usual."""
+def read_bytes(path: str | Path, *, max_bytes: int) -> bytes:
+    """Return the content of a regular file; a missing file raises `FileNotFoundError` as usual."""
     try:
         # Non-blocking, because opening a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -46,11 +48,19 @@ def read_text(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
             raise UntrustedFileError(f"{path} has {status.st_size:,} bytes; at most {max_bytes:,} are read")
         with open(descriptor, "rb", closefd=False) as file:
             # Not `max_bytes`: a read allocates the number of bytes that it is given.
-            return file.read(status.st_size).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+            return file.read(status.st_size)
+    except OSError as error:
         raise UntrustedFileError(f"{path} cannot be read: {error}") from error
     finally:
         os.close(descriptor)
+
+
+def read_text(path: str | Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the UTF-8 text of a regular file; a missing file raises `FileNotFoundError` as usual."""
+    try:
+        return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UntrustedFileError(f"{path} cannot be read: {error}") from error
 
 
 def refuse_constant(constant: str) -> Any:
@@ -73,7 +83,7 @@ def parse_json(text: str, name: str, *, constant: Callable[[str], Any] = refuse_
     return value
 
 
-def read_json(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
+def read_json(path: str | Path, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
     """Return the plain value in a JSON file; a missing file raises `FileNotFoundError` as usual."""
     return parse_json(read_text(path, max_bytes=max_bytes), str(path))
 

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -19,6 +20,8 @@ from rl_training.search.compilation import part
 
 LANES = 16
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
+WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+"""Whether the processor has registers for all lanes."""
 
 
 class LanesType(types.Type):
@@ -174,6 +177,36 @@ def where_above(typing: Any, left: Any, right: Any, then: Any, otherwise: Any) -
 
 
 @_operation
+def at_most(typing: Any, lanes: Any, limit: Any) -> Any:
+    """Return the lanes, or the limit's where they are above it; NaN stays NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _bounded(builder, ">", *arguments)
+
+    return _LANES_TYPE(_LANES_TYPE, _LANES_TYPE), generate
+
+
+@_operation
+def at_least(typing: Any, lanes: Any, limit: Any) -> Any:
+    """Return the lanes, or the limit's where they are below it; NaN stays NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _bounded(builder, "<", *arguments)
+
+    return _LANES_TYPE(_LANES_TYPE, _LANES_TYPE), generate
+
+
+def _bounded(builder: Any, comparison: str, lanes: Any, limit: Any) -> Any:
+    if WIDE:  # one instruction
+        return builder.select(builder.fcmp_ordered(comparison, lanes, limit), limit, lanes)
+    halves = [
+        builder.select(builder.fcmp_ordered(comparison, half, bound), bound, half)
+        for half, bound in zip(_halves(builder, lanes), _halves(builder, limit), strict=True)
+    ]
+    return builder.shuffle_vector(*halves, _indices(range(LANES)))
+
+
+@_operation
 def total(typing: Any, lanes: Any) -> Any:
     """Return the sum of the lanes, added in pairs."""
 
@@ -254,14 +287,19 @@ for _function, _instruction in (
 
 @part()
 def tanh(x: Any) -> Any:
-    """Return the hyperbolic tangents to within a few units in the last place.
+    """Return the hyperbolic tangents to within a few units in the last place."""
+    top, bottom = tanh_parts(x)
+    return top / bottom
 
-    A quotient of polynomials of degrees 13 and 6, whose coefficients Eigen and XLA use as well; beyond the limits the
+
+@part()
+def tanh_parts(x: Any) -> Any:
+    """Return numerators and denominators of the hyperbolic tangents.
+
+    They are polynomials of degrees 13 and 6, whose coefficients Eigen and XLA use as well; beyond the limits the
     nearest float32 number to the tangent is 1.
     """
-    limit = spread(7.90531110763549805)
-    x = where_above(x, limit, limit, x)
-    x = where_above(spread(-7.90531110763549805), x, spread(-7.90531110763549805), x)
+    x = at_least(at_most(x, spread(7.90531110763549805)), spread(-7.90531110763549805))
     square = x * x
     top = spread(-2.76076847742355e-16) * square + spread(2.00018790482477e-13)
     top = top * square + spread(-8.60467152213735e-11)
@@ -272,7 +310,7 @@ def tanh(x: Any) -> Any:
     bottom = spread(1.19825839466702e-06) * square + spread(1.18534705686654e-04)
     bottom = bottom * square + spread(2.26843463243900e-03)
     bottom = bottom * square + spread(4.89352518554385e-03)
-    return x * top / bottom
+    return x * top, bottom
 
 
 @part()

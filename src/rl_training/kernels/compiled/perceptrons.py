@@ -19,10 +19,22 @@ from rl_training.kernels.compiled.blocks import (
     transpose,
     unpack,
 )
-from rl_training.kernels.compiled.lanes import LANES, load, relu, spread, store, tanh, where_above
+from rl_training.kernels.compiled.lanes import (
+    LANES,
+    load,
+    multiply_add,
+    number,
+    relu,
+    spread,
+    store,
+    tanh,
+    total,
+    where_above,
+)
 from rl_training.search.compilation import part
 
 TANH, RELU = 0, 1
+NARROW = 4  # outputs up to which a layer's own products pay; those in blocks calculate sixteen
 _ZEROS = 0  # where the memory of passes holds sixteen zeros
 
 
@@ -127,16 +139,94 @@ def forward(
     packed: np.ndarray, at: int, sizes: np.ndarray, activation: int, rows: int, trace: np.ndarray, input_at: int
 ) -> int:
     """Write every layer's output behind the input [rows, inputs] and return where the last one begins."""
+    return forward_with(packed, at, sizes, activation, rows, trace, input_at, packed, -1)
+
+
+@part()
+def forward_with(
+    packed: np.ndarray,
+    at: int,
+    sizes: np.ndarray,
+    activation: int,
+    rows: int,
+    trace: np.ndarray,
+    input_at: int,
+    transposed: np.ndarray,
+    transposed_end: int,
+) -> int:
+    """Do what `forward` does; a narrow last layer uses its transposed weights, if these do not end at -1."""
     layers = len(sizes) - 1
     for layer in range(layers):
         inputs, outputs = sizes[layer], sizes[layer + 1]
         width, output = padded(outputs), input_at + rows * padded(inputs)
         bias = at + inputs * width
-        product(trace, input_at, rows, inputs, packed, at, width, packed, bias, 1, trace, output)
+        if layer and layer == layers - 1 and outputs <= NARROW and transposed_end >= 0:
+            first = transposed_end - outputs * padded(inputs)
+            narrow_product(trace, input_at, rows, inputs, transposed, first, outputs, packed, bias, output)
+        else:
+            product(trace, input_at, rows, inputs, packed, at, width, packed, bias, 1, trace, output)
         if layer < layers - 1:
             activate(trace, output, rows * width, activation)
         at, input_at = bias + width, output
     return input_at
+
+
+@part()
+def narrow_product(
+    trace: np.ndarray,
+    at: int,
+    rows: int,
+    inputs: int,
+    transposed: np.ndarray,
+    first: int,
+    outputs: int,
+    packed: np.ndarray,
+    bias: int,
+    to: int,
+) -> None:
+    """Write the few outputs of a layer for its inputs [rows, inputs], whose padding is zero; sums of single rows."""
+    for output in range(outputs):
+        for row in range(rows):
+            sums = spread(0.0)
+            for column in range(0, padded(inputs), LANES):
+                weights = load(transposed, first + column * outputs + output * LANES)
+                sums = sums + load(trace, at + column * rows + row * LANES) * weights
+            trace[to + row * LANES + output] = total(sums) + packed[bias + output]
+
+
+@part()
+def add_narrow_gradient(
+    trace: np.ndarray,
+    at: int,
+    rows: int,
+    inputs: int,
+    grad: np.ndarray,
+    grad_at: int,
+    outputs: int,
+    spare: int,
+    gradient: np.ndarray,
+    to: int,
+) -> None:
+    """Add the gradient of a weight [inputs, outputs] with few outputs, given that with respect to them.
+
+    Sixteen numbers of `grad` from `spare` on are overwritten.
+    """
+    for output in range(outputs):
+        for first in range(0, inputs, LANES):
+            sum0 = sum1 = sum2 = sum3 = spread(0.0)
+            place, factor = at + first * rows, grad_at + output
+            whole = rows - rows % 4
+            for index in range(0, whole, 4):  # four sums: a single one would wait for itself
+                here, given = place + index * LANES, factor + index * LANES
+                sum0 = multiply_add(number(grad, given), load(trace, here), sum0)
+                sum1 = multiply_add(number(grad, given + LANES), load(trace, here + LANES), sum1)
+                sum2 = multiply_add(number(grad, given + 2 * LANES), load(trace, here + 2 * LANES), sum2)
+                sum3 = multiply_add(number(grad, given + 3 * LANES), load(trace, here + 3 * LANES), sum3)
+            for index in range(whole, rows):
+                sum0 = multiply_add(number(grad, factor + index * LANES), load(trace, place + index * LANES), sum0)
+            store(grad, spare, (sum0 + sum1) + (sum2 + sum3))
+            for index in range(min(inputs - first, LANES)):
+                gradient[to + (first + index) * LANES + output] += grad[spare + index]
 
 
 @part()
@@ -166,7 +256,10 @@ def backward(
         gradient_end -= width
         add_column_sums(grad, grad_at, rows, width, gradient, gradient_end)
         gradient_end -= inputs * width
-        add_transposed_product(trace, seen, inputs, rows, grad, grad_at, width, gradient, gradient_end)
+        if outputs <= NARROW:
+            add_narrow_gradient(trace, seen, rows, inputs, grad, grad_at, outputs, other_at, gradient, gradient_end)
+        else:
+            add_transposed_product(trace, seen, inputs, rows, grad, grad_at, width, gradient, gradient_end)
         if layer:
             in_width = padded(inputs)
             transposed_end -= outputs * in_width

@@ -36,9 +36,20 @@ def mask_outputs(outputs: np.ndarray, at: int, rows: int, row: int, mask: np.nda
 
 @part()
 def categorical(
-    outputs: np.ndarray, at: int, rows: int, row: int, choices: np.ndarray, action: np.ndarray, action_at: int
+    outputs: np.ndarray,
+    at: int,
+    rows: int,
+    row: int,
+    choices: np.ndarray,
+    action: np.ndarray,
+    action_at: int,
+    probabilities: np.ndarray,
+    to: int,
 ) -> tuple[Any, Any]:
-    """Turn logits into log-probabilities, in place, and return those of the action and the entropy."""
+    """Turn logits into log-probabilities, in place, and return those of the action and the entropy.
+
+    The probabilities are written as well, for `categorical_gradient`: exponentials take longer than all the rest.
+    """
     log_prob, entropy, first = np.float32(0.0), np.float32(0.0), 0
     for variable in range(len(choices)):
         count = choices[variable]
@@ -47,13 +58,17 @@ def categorical(
             largest = max(largest, outputs[element(at, rows, row, choice)])
         normalizer = np.float32(0.0)
         for choice in range(first, first + count):
-            normalizer += math.exp(outputs[element(at, rows, row, choice)] - largest)
-        log_normalizer = np.float32(math.log(normalizer))
+            p = math.exp(outputs[element(at, rows, row, choice)] - largest)
+            probabilities[element(to, rows, row, choice)] = p
+            normalizer += p
+        log_normalizer, scale = np.float32(math.log(normalizer)), np.float32(1.0) / normalizer
         for choice in range(first, first + count):
             place = element(at, rows, row, choice)
             log_p = (outputs[place] - largest) - log_normalizer  # in this order: illegal choices are large numbers
+            p = probabilities[element(to, rows, row, choice)] * scale
             outputs[place] = log_p
-            entropy -= math.exp(log_p) * log_p
+            probabilities[element(to, rows, row, choice)] = p
+            entropy -= p * log_p
         log_prob += outputs[element(at, rows, row, first + int(action[action_at + variable]))]
         first += count
     return log_prob, entropy
@@ -75,17 +90,15 @@ def categorical_gradient(
     grad: np.ndarray,
     grad_at: int,
 ) -> None:
-    """Write the gradient with respect to logits, given what `categorical` left in their place."""
+    """Replace the probabilities that `categorical` wrote to `grad` by the gradient with respect to logits."""
     first = 0
     for variable in range(len(choices)):
         count = choices[variable]
         negative_entropy = np.float32(0.0)
         for choice in range(first, first + count):
-            log_p = outputs[element(at, rows, row, choice)]
-            negative_entropy += math.exp(log_p) * log_p
+            negative_entropy += grad[element(grad_at, rows, row, choice)] * outputs[element(at, rows, row, choice)]
         for choice in range(first, first + count):
-            log_p = outputs[element(at, rows, row, choice)]
-            p = math.exp(log_p)
+            log_p, p = outputs[element(at, rows, row, choice)], grad[element(grad_at, rows, row, choice)]
             gradient = -grad_log_prob * p - grad_entropy * p * (log_p - negative_entropy)
             if choice == first + int(action[action_at + variable]):
                 gradient += grad_log_prob

@@ -16,6 +16,7 @@ from rl_training.kernels.compiled.lanes import LANES
 from rl_training.kernels.compiled.perceptrons import (
     backward,
     forward,
+    forward_with,
     pack_layers,
     transpose_layers,
     unpack_layers,
@@ -137,7 +138,9 @@ def evaluate_row(
     width, size = networks.sizes[ACTOR, -1], len(data.action) // len(data.log_prob)
     mask_outputs(memory.trace, outputs, rows, row, data.mask, index * width, width)
     if networks.policy == CATEGORICAL:
-        return categorical(memory.trace, outputs, rows, row, networks.choices, data.action, index * size)
+        return categorical(
+            memory.trace, outputs, rows, row, networks.choices, data.action, index * size, memory.grad, LANES
+        )
     elif networks.policy == BERNOULLI:
         return bernoulli(memory.trace, outputs, rows, row, size, data.action, index * size)
     log_std = networks.ends[CRITIC]
@@ -193,21 +196,28 @@ def policy_loss(
     report: np.ndarray,
 ) -> None:
     """Write the gradient of the clipped policy loss and of the entropy bonus with respect to the actor's outputs."""
+    # Sums in variables: each addition to an array would wait for the one before to be stored.
+    loss, entropies, divergence, clipped, share = 0.0, 0.0, 0.0, 0, 1.0 / batch
+    lowest, highest = 1.0 - settings.clip_coef, 1.0 + settings.clip_coef
     for row in range(rows):
         index = indices[first + row] if len(indices) else first + row
         log_prob, entropy = evaluate_row(networks, memory, data, outputs, rows, row, index)
         log_ratio = log_prob - data.log_prob[index]
         ratio, advantage = math.exp(log_ratio), (data.advantage[index] - mean) * scale
         gain = advantage * ratio
-        limited = advantage * min(max(ratio, 1.0 - settings.clip_coef), 1.0 + settings.clip_coef)
-        report[LOSS_POLICY] -= min(gain, limited) / batch
-        report[ENTROPY] += entropy / batch
-        report[KL] += ratio - 1.0 - log_ratio
-        report[CLIPPED] += abs(ratio - 1.0) > settings.clip_coef
-        grad_log_prob = 0.0 if gain > limited else -gain / batch
+        limited = advantage * min(max(ratio, lowest), highest)
+        loss -= min(gain, limited)
+        entropies += entropy
+        divergence += ratio - 1.0 - log_ratio
+        clipped += abs(ratio - 1.0) > settings.clip_coef
+        grad_log_prob = 0.0 if gain > limited else -gain * share
         policy_gradient_row(
-            networks, memory, data, outputs, rows, row, index, grad_log_prob, -settings.ent_coef / batch
+            networks, memory, data, outputs, rows, row, index, grad_log_prob, -settings.ent_coef * share
         )
+    report[LOSS_POLICY] += loss * share
+    report[ENTROPY] += entropies * share
+    report[KL] += divergence
+    report[CLIPPED] += clipped
 
 
 @part()
@@ -223,18 +233,19 @@ def value_loss(
     report: np.ndarray,
 ) -> None:
     """Write the gradient of the value loss with respect to the critic's outputs."""
+    loss, factor, near = 0.0, 2.0 * settings.vf_coef / batch, np.float32(settings.clip_coef)
     for row in range(rows):
         index = indices[first + row] if len(indices) else first + row
         value = memory.trace[element(outputs, rows, row, 0)]
         error = value - data.target[index]
         squared = error * error
         if settings.clip_value:
-            near = np.float32(settings.clip_coef)
             clipped = min(max(value, data.value[index] - near), data.value[index] + near) - data.target[index]
             if clipped * clipped > squared:
                 squared, error = clipped * clipped, np.float32(0.0)
-        report[LOSS_VALUE] += squared / batch
-        memory.grad[element(LANES, rows, row, 0)] = np.float32(error * 2.0 * settings.vf_coef / batch)
+        loss += squared
+        memory.grad[element(LANES, rows, row, 0)] = np.float32(error * factor)
+    report[LOSS_VALUE] += loss / batch
 
 
 @part()
@@ -260,7 +271,10 @@ def minibatch_gradient(
         for start in range(0, batch, memory.chunk):
             rows, at = min(batch - start, memory.chunk), first + start
             gather(data.features, sizes[0], indices, at, rows, memory.trace, 0)
-            outputs = forward(memory.values, weights, sizes, networks.activation, rows, memory.trace, 0)
+            outputs = forward_with(
+                memory.values, weights, sizes, networks.activation, rows, memory.trace, 0,
+                memory.transposed, networks.transposed_ends[network],
+            )  # fmt: skip
             fill(memory.grad, LANES, rows * padded(sizes[-1]), 0.0)
             if network == ACTOR:
                 policy_loss(networks, memory, data, settings, indices, at, rows, batch, mean, scale, outputs, report)

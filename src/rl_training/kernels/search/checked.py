@@ -1,4 +1,4 @@
-"""What a compiled search needs around it: knowing when weights changed, and a check of its first result."""
+"""What compiled models need around them: knowing when weights changed, and checks of their first results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.kernels.checks import KernelMismatch
+from rl_training.kernels.checks import KernelMismatch, eager
 from rl_training.search.model import ModelOutput, SearchModel
 from rl_training.search.rule import Rule
 from rl_training.search.search import TreeSearch
@@ -38,6 +38,30 @@ class Watch:
         """Return whether there were changes, and take note of them."""
         before, self._seen = self._seen, self._version()
         return before != self._seen
+
+
+class CompiledValues:
+    """A compiled model in the place of the network whose values bootstrap returns; its first values are compared."""
+
+    def __init__(self, compiled: Any, network: Any, kernel: str) -> None:
+        self.compiled = compiled
+        self.network = network
+        self.kernel = kernel
+        self.encoder = network.encoder
+        self._checked = False
+
+    def values(self, observation: Any) -> Tensor:
+        """Return the values [B] of observations."""
+        found: Tensor = self.compiled.initial(observation).value
+        if not self._checked:
+            with eager():
+                difference = _distance(found.numpy(), self.network.values(observation))
+            # What is not finite is not the kernel's doing.
+            if not difference <= TOLERANCE and found.isfinite().all():
+                what = f"the values that bootstrap this run's first returns ({difference:.1e})"
+                raise KernelMismatch(self.kernel, what)
+            self._checked = True
+        return found
 
 
 class CheckedModel:

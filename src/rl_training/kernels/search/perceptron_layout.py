@@ -24,6 +24,11 @@ class Dense:
     activation: str = "identity"
     norm: tuple[Tensor, Tensor] | None = None  # gain [outputs] and shift [outputs]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is linear and nothing else."""
+        return self.activation == "identity" and self.norm is None
+
 
 class Cell(NamedTuple):
     """A recurrent (LSTM) cell over the latents, whose output tells the sum of rewards since its last reset."""
@@ -45,7 +50,10 @@ class PackedMLP(NamedTuple):
     latent: int  # layers whose outputs are the next latent, the reward and so on
     reward: int
     value: int
+    atoms: int  # outputs that are the value's; those of a policy in the same layer come after them
     policy: int
+    policy_from: int  # the first of the policy's outputs
+    actions: int
     discount: int  # -1 where it is constant
     constant_discount: float
     cell: int  # layer with the recurrent cell's gates of the latent, before the one with those of its state; or -1
@@ -53,15 +61,15 @@ class PackedMLP(NamedTuple):
     cell_before: int  # column of the state that a step begins with
     cell_after: int  # column of the one it ends with
     horizon: int
+    represented: int  # the first layers, which encode observations; 0 where roots are given as latents
 
 
-class NodeStates(NamedTuple):
-    """What a model goes on from at each node of the trees, in flat arrays."""
+class Scratch(NamedTuple):
+    """Memory of an evaluation."""
 
-    latents: np.ndarray  # [B * N * latent stride]
-    cells: np.ndarray  # [B * N * 2 * cell stride], the recurrent cell's output and memory
-    prefixes: np.ndarray  # [B * N], the rewards since the cell's last reset
-    depths: np.ndarray  # [B * N], the steps since then
+    activations: np.ndarray  # float32, [columns, rows] of the layers' inputs and outputs
+    order: np.ndarray  # [rows] int64, which state each row is
+    actions: np.ndarray  # [rows] int64, the actions that lead to them
 
 
 _FIELDS = "source stride inputs target outputs width weight bias norm activation action_rows residual rescale"
@@ -84,7 +92,7 @@ class Layout:
         self.layers: list[tuple[int, ...]] = []
         self.columns = 0
         self.size = 0
-        self.tensors: list[tuple[int, Tensor, Pack]] = []  # offset, parameter, how it is laid out
+        self.tensors: list[tuple[int, tuple[Tensor, ...], Pack]] = []  # offset, parameters, how they are laid out
 
     def chain(
         self,
@@ -104,16 +112,28 @@ class Layout:
             source = self._add(
                 source,
                 width,
-                weight=self._place(layer.weight, padded(width) * inputs, tiled),
-                bias=self._place(layer.bias, padded(width)),
+                weight=self._place((layer.weight,), padded(width) * inputs, tiled),
+                bias=self._place((layer.bias,), padded(width)),
                 norm=self._place_norm(layer.norm),
                 activation=ACTIVATIONS[layer.activation],
-                action_rows=-1 if action_rows is None else self._place(action_rows, action_rows.numel()),
+                action_rows=-1 if action_rows is None else self._place((action_rows,), action_rows.numel()),
                 residual=residual and last,
                 rescale=rescale and last,
             )
             action_rows = None  # they enter the first layer only
         return source
+
+    def join(self, first: Dense, second: Dense, source: Place) -> None:
+        """Add two plain layers that read the same inputs as one, whose outputs come after one another."""
+        if not first.weight.shape[1] == second.weight.shape[1] == source.width:
+            raise ValueError(f"layers of {first.weight.shape[1]} and {second.weight.shape[1]} inputs cannot be joined")
+        width = len(first.weight) + len(second.weight)
+        self._add(
+            source,
+            width,
+            weight=self._place((first.weight, second.weight), padded(width) * source.width, tiled),
+            bias=self._place((first.bias, second.bias), padded(width)),
+        )
 
     def gates(self, weight: Tensor, bias: Tensor, source: Place) -> None:
         """Add the layer with a recurrent cell's four gates, each of them padded."""
@@ -122,8 +142,8 @@ class Layout:
         self._add(
             source,
             width,
-            weight=self._place(weight, width * inputs, pack_weight),
-            bias=self._place(bias, width, _padded_gates),
+            weight=self._place((weight,), width * inputs, pack_weight),
+            bias=self._place((bias,), width, _padded_gates),
         )
 
     def reserve(self, width: int, count: int = 1) -> Place:
@@ -131,6 +151,24 @@ class Layout:
         place = Place(self.columns, width)
         self.columns += count * padded(width)
         return place
+
+    def sources(self) -> tuple[list[Tensor], np.ndarray]:
+        """Return the parameters, and for each weight where its number lies when they stand one after the other.
+
+        At 0 lies the zero that pads layers; the parameters begin behind it.
+        """
+        found, begin = np.zeros(self.size, np.int64), 1
+        for offset, tensors, pack in self.tensors:
+            counts = [tensor.numel() for tensor in tensors]
+            ends = begin + np.cumsum(counts)
+            parts = [
+                np.arange(end - count, end).reshape(tensor.shape)
+                for tensor, count, end in zip(tensors, counts, ends, strict=True)
+            ]
+            places = pack(np.concatenate(parts)).ravel()
+            found[offset : offset + len(places)] = places
+            begin = int(ends[-1])
+        return [tensor for _, tensors, _ in self.tensors for tensor in tensors], found
 
     @property
     def latest(self) -> int:
@@ -158,13 +196,12 @@ class Layout:
         if norm is None:
             return -1
         gain, shift = norm
-        offset = self._place(gain, gain.numel())
-        self._place(shift, shift.numel())
-        return offset
+        return self._place(norm, gain.numel() + shift.numel())
 
-    def _place(self, tensor: Tensor, size: int, pack: Pack = np.ravel) -> int:
+    def _place(self, tensors: tuple[Tensor, ...], size: int, pack: Pack = np.ravel) -> int:
+        """Return the offset of parameters that are joined by their first axis before they are laid out."""
         offset = self.size
-        self.tensors.append((offset, tensor, pack))
+        self.tensors.append((offset, tensors, pack))
         self.size += size
         return offset
 
@@ -178,13 +215,13 @@ def tiled(weight: np.ndarray) -> np.ndarray:
     """Return a weight [outputs, inputs] as [outputs / TILE, inputs, TILE], zeros behind the last output."""
     outputs, inputs = weight.shape
     if outputs % TILE:
-        weight = np.concatenate((weight, np.zeros((-outputs % TILE, inputs), np.float32)))
+        weight = np.concatenate((weight, np.zeros((-outputs % TILE, inputs), weight.dtype)))
     return weight.reshape(-1, TILE, inputs).transpose(0, 2, 1)
 
 
 def _padded_gates(values: np.ndarray) -> np.ndarray:
     """Return weights or biases of four gates [4 * size, ...] as [4 * padded size, ...], zeros behind each."""
     size = len(values) // 4
-    room = np.zeros((4, padded(size), *values.shape[1:]), np.float32)
+    room = np.zeros((4, padded(size), *values.shape[1:]), values.dtype)
     room[:, :size] = values.reshape(4, size, *values.shape[1:])
     return room.reshape(4 * padded(size), *values.shape[1:])

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from rl_training.kernels.compiled.lanes import LANES, load, store
+from rl_training.kernels.search.evaluated_states import States, root_state, state_after
 from rl_training.kernels.search.network_outputs import expectation, step_cell
-from rl_training.kernels.search.perceptron_layout import NodeStates, PackedMLP
+from rl_training.kernels.search.perceptron_layout import IDENTITY, PackedMLP, Scratch
 from rl_training.kernels.search.products import multiply
 from rl_training.kernels.search.row_functions import activate, add_row, normalize, rescale
 from rl_training.search.compilation import compiled, part
@@ -21,11 +22,11 @@ from rl_training.search.tree import Leaves, Tree, leaves_of, trees_of
 
 
 @part()
-def product(layer: Any, rows: int, weights: np.ndarray, activations: np.ndarray) -> None:
-    """Multiply a layer's input with its weight and add its bias."""
+def product(layer: Any, rows: int, some: int, weights: np.ndarray, activations: np.ndarray) -> None:
+    """Multiply the first `some` of the rows of a layer's input with its weight and add its bias."""
     source, target = layer.source * rows, layer.target * rows
     multiply(
-        rows,
+        some,
         activations,
         source,
         layer.stride,
@@ -39,25 +40,35 @@ def product(layer: Any, rows: int, weights: np.ndarray, activations: np.ndarray)
 
 
 @part()
-def run_layers(network: PackedMLP, first: int, last: int, leaves: Leaves, activations: np.ndarray) -> None:
-    """Run the layers from `first` to before `last`, for as many rows as there are leaves."""
-    rows, weights = len(leaves.actions), network.weights
+def run_layers(network: PackedMLP, first: int, last: int, rows: int, going: int, scratch: Scratch) -> None:
+    """Run the layers from `first` to before `last`; the recurrent cells are empty but for the first `going` rows."""
+    weights, activations = network.weights, scratch.activations
     for number in range(first, last):
         layer = network.layers[number]
-        product(layer, rows, weights, activations)
-        for row in range(rows):
-            start, width = layer.target * rows + row * layer.outputs, layer.width
-            if layer.action_rows >= 0:
-                add_row(activations, start, weights, layer.action_rows + leaves.actions[row] * width, width)
-            if layer.norm >= 0:
-                normalize(activations, start, width, weights, layer.norm, layer.norm + width)
-            activate(activations, start, width, layer.activation)
-            if layer.residual:
-                add_row(activations, start, activations, row * network.latent_stride, width)
-            if layer.rescale:
-                rescale(activations, start, width)
+        width, outputs = layer.width, layer.outputs
         if network.cell >= 0 and number == network.cell + 1:
+            product(layer, rows, going, weights, activations)
+            for row in range(going, rows):
+                copy_row(weights, layer.bias, activations, layer.target * rows + row * outputs, outputs)
             step_cells(network, rows, activations)
+            continue
+        product(layer, rows, rows, weights, activations)
+        # Compiled code would read a record again after every number that it writes.
+        target, norm, activation, added = layer.target * rows, layer.norm, layer.activation, layer.action_rows
+        residual, scaled = layer.residual != 0, layer.rescale != 0
+        if activation == IDENTITY and norm < 0 and added < 0 and not residual and not scaled:
+            continue
+        for row in range(rows):
+            start = target + row * outputs
+            if added >= 0:
+                add_row(activations, start, weights, added + scratch.actions[row] * width, width)
+            if norm >= 0:
+                normalize(activations, start, width, weights, norm, norm + width)
+            activate(activations, start, width, activation)
+            if residual:
+                add_row(activations, start, activations, row * network.latent_stride, width)
+            if scaled:
+                rescale(activations, start, width)
 
 
 @part()
@@ -78,43 +89,6 @@ def step_cells(network: PackedMLP, rows: int, activations: np.ndarray) -> None:
 
 
 @part()
-def read_predictions(network: PackedMLP, leaves: Leaves, activations: np.ndarray) -> None:
-    """Write the values and policy logits that the heads put out."""
-    rows, policy = len(leaves.values), network.layers[network.policy]
-    for row in range(rows):
-        leaves.values[row] = _scalar(network, network.value, activations, row, rows)
-        start = policy.target * rows + row * policy.outputs
-        for index in range(policy.width):
-            leaves.logits[row, index] = activations[start + index]
-
-
-@part()
-def read_steps(
-    network: PackedMLP, node: int, leaves: Leaves, states: NodeStates, nodes: int, activations: np.ndarray
-) -> None:
-    """Write the rewards and discounts of the leaves, and what to go on from at them."""
-    rows, stride, cell = len(leaves.rewards), network.latent_stride, network.cell_stride
-    latent, after = network.layers[network.latent].target * rows, network.cell_after * rows
-    for row in range(rows):
-        own, above = row * nodes + node, leaves.parents[row]
-        told = np.float32(_scalar(network, network.reward, activations, row, rows))
-        leaves.rewards[row] = told - states.prefixes[above]
-        leaves.discounts[row] = network.constant_discount
-        if network.discount >= 0:
-            leaves.discounts[row] = _scalar(network, network.discount, activations, row, rows)
-        copy_row(activations, latent + row * stride, states.latents, own * stride, stride)
-        depth = states.depths[above] + np.float32(1.0)
-        if depth < network.horizon:
-            copy_row(activations, after + row * cell, states.cells, 2 * own * cell, cell)
-            copy_row(activations, after + (rows + row) * cell, states.cells, (2 * own + 1) * cell, cell)
-            states.prefixes[own], states.depths[own] = told, depth
-        else:  # the cell starts anew
-            for index in range(2 * own * cell, 2 * (own + 1) * cell):
-                states.cells[index] = 0.0
-            states.prefixes[own] = states.depths[own] = np.float32(0.0)
-
-
-@part()
 def copy_row(source: np.ndarray, at: int, target: np.ndarray, to: int, width: int) -> None:
     """Copy a row of whole lanes."""
     for index in range(0, width, LANES):
@@ -122,76 +96,153 @@ def copy_row(source: np.ndarray, at: int, target: np.ndarray, to: int, width: in
 
 
 @part()
-def _scalar(network: PackedMLP, index: int, activations: np.ndarray, row: int, rows: int) -> float:
+def read_policy(network: PackedMLP, activations: np.ndarray, row: int, rows: int, logits: np.ndarray, to: int) -> None:
+    """Write a row's policy logits."""
+    policy = network.layers[network.policy]
+    start = policy.target * rows + row * policy.outputs + network.policy_from
+    for index in range(network.actions):
+        logits[to + index] = activations[start + index]
+
+
+@part()
+def read_scalar(network: PackedMLP, index: int, width: int, activations: np.ndarray, row: int, rows: int) -> np.float32:
+    """Return the number that the first `width` outputs of a layer stand for."""
     layer = network.layers[index]
     start = layer.target * rows + row * layer.outputs
-    if layer.width == 1:
-        return float(activations[start])
-    return expectation(activations, start, layer.width)
+    if width == 1:
+        return activations[start]
+    return np.float32(expectation(activations, start, width))
 
 
 @compiled
 def predict_mlp(
-    network: PackedMLP, latents: np.ndarray, leaves: Leaves, activations: np.ndarray, together: int
+    network: PackedMLP,
+    features: np.ndarray,
+    latents: np.ndarray,
+    values: np.ndarray,
+    logits: np.ndarray,
+    scratch: Scratch,
+    together: int,
 ) -> None:
-    """Write the values and policies of latents [B, latent] into `leaves`, so many rows at a time.
+    """Write the latents [B, latent] of features [B, ...], their values [B] and policies [B * A].
 
-    `activations` is scratch memory.
+    So many rows are taken at a time. Where the network does not represent observations, the latents are given.
     """
-    layer = network.layers[network.latent]
+    layer, activations = network.layers[network.latent], scratch.activations
     for first in range(0, len(latents), together):
-        some = leaves_of(leaves, first, min(first + together, len(latents)))
-        rows = len(some.values)
+        rows = min(len(latents) - first, together)
+        if network.represented > 0:
+            encode(network, features, latents, first, rows, scratch)
         for row in range(rows):
             start = layer.target * rows + row * layer.outputs
             for index in range(layer.width):
                 activations[start + index] = latents[first + row, index]
-        run_layers(network, network.latent + 1, network.policy + 1, some, activations)
-        read_predictions(network, some, activations)
+        run_layers(network, network.latent + 1, network.policy + 1, rows, 0, scratch)
+        for row in range(rows):
+            read_policy(network, activations, row, rows, logits, (first + row) * network.actions)
+            values[first + row] = read_scalar(network, network.value, network.atoms, activations, row, rows)
 
 
 @part()
-def states_of(network: PackedMLP, states: NodeStates, first: int, last: int) -> NodeStates:
-    """Return the states of some of the nodes, as views."""
-    stride, cell = network.latent_stride, 2 * network.cell_stride
-    return NodeStates(
-        states.latents[first * stride : last * stride],
-        states.cells[first * cell : last * cell],
-        states.prefixes[first:last],
-        states.depths[first:last],
-    )
+def encode(
+    network: PackedMLP, features: np.ndarray, latents: np.ndarray, first: int, rows: int, scratch: Scratch
+) -> None:
+    """Write the latents of features from the row `first` on."""
+    activations, source = scratch.activations, network.layers[0]
+    for row in range(rows):
+        start = source.source * rows + row * source.stride
+        for index in range(source.inputs):
+            activations[start + index] = features[first + row, index]
+    run_layers(network, 0, network.represented, rows, 0, scratch)
+    target = network.layers[network.represented - 1]
+    for row in range(rows):
+        start = target.target * rows + row * target.outputs
+        for index in range(target.width):
+            latents[first + row, index] = activations[start + index]
 
 
 @part()
-def write_roots(network: PackedMLP, roots: np.ndarray, first: int, states: NodeStates, batch: int, nodes: int) -> None:
-    """Write the states of roots, whose latents are those from `first` on: a recurrent cell is empty."""
-    for root in range(batch):
-        node = root * nodes
-        for index in range(roots.shape[1]):
-            states.latents[node * network.latent_stride + index] = roots[first + root, index]
-        for index in range(2 * node * network.cell_stride, 2 * (node + 1) * network.cell_stride):
-            states.cells[index] = 0.0
-        states.prefixes[node] = states.depths[node] = np.float32(0.0)
+def gather(network: PackedMLP, states: States, first: int, rows: int, scratch: Scratch) -> int:
+    """Write what the new states from `first` on go on from; return how many rows have a cell that is not empty.
+
+    Those are the first rows: the others need no product with the cell's state.
+    """
+    activations, stride, cell = scratch.activations, network.latent_stride, network.cell_stride
+    outputs = network.cell_before * rows
+    memories = outputs + rows * cell
+    going, empty = 0, rows
+    for number in range(first, first + rows):
+        above = np.int64(states.states[number].parent)
+        if network.cell >= 0 and states.states[above].depth > 0:
+            row = going
+            going += 1
+            copy_row(states.cells, 2 * above * cell, activations, outputs + row * cell, cell)
+            copy_row(states.cells, (2 * above + 1) * cell, activations, memories + row * cell, cell)
+        else:
+            empty -= 1
+            row = empty
+            for index in range(memories + row * cell, memories + (row + 1) * cell):
+                activations[index] = 0.0
+        copy_row(states.latents, above * stride, activations, row * stride, stride)
+        scratch.order[row] = number
+        scratch.actions[row] = states.states[number].action
+    return going
+
+
+@part()
+def evaluate(network: PackedMLP, states: States, first: int, rows: int, scratch: Scratch) -> None:
+    """Evaluate the new states from `first` on."""
+    going = gather(network, states, first, rows, scratch)
+    run_layers(network, network.represented, len(network.layers), rows, going, scratch)
+    activations, stride, cell = scratch.activations, network.latent_stride, network.cell_stride
+    latent, after = network.layers[network.latent].target * rows, network.cell_after * rows
+    rewards = network.layers[network.reward].width
+    for row in range(rows):
+        number = scratch.order[row]
+        state = states.states[number]
+        above = states.states[state.parent]
+        read_policy(network, activations, row, rows, states.logits, number * network.actions)
+        state.value = read_scalar(network, network.value, network.atoms, activations, row, rows)
+        told = read_scalar(network, network.reward, rewards, activations, row, rows)
+        state.reward = told - above.prefix
+        state.discount = network.constant_discount
+        if network.discount >= 0:
+            width = network.layers[network.discount].width
+            state.discount = read_scalar(network, network.discount, width, activations, row, rows)
+        copy_row(activations, latent + row * stride, states.latents, number * stride, stride)
+        depth = above.depth + np.float32(1.0)
+        if depth < network.horizon:
+            copy_row(activations, after + row * cell, states.cells, 2 * number * cell, cell)
+            copy_row(activations, after + (rows + row) * cell, states.cells, (2 * number + 1) * cell, cell)
+            state.prefix, state.depth = told, depth
+        else:  # the cell starts anew
+            state.prefix = state.depth = np.float32(0.0)
 
 
 @part()
 def grow_trees(
-    rule: Rule, tree: Tree, network: PackedMLP, leaves: Leaves, states: NodeStates, activations: np.ndarray
+    rule: Rule, tree: Tree, network: PackedMLP, leaves: Leaves, places: np.ndarray, states: States, scratch: Scratch
 ) -> None:
-    """Run all simulations of some trees."""
+    """Run all simulations of some trees, whose nodes [B, N] are the states at `places`."""
     batch, nodes = tree.nodes.shape
-    stride, cell = network.latent_stride, network.cell_stride
-    before = network.cell_before * batch
     for node in range(1, nodes):
         select(rule, tree, node - 1, leaves)
+        known = states.counts[0]
         for root in range(batch):
-            above = leaves.parents[root]
-            copy_row(states.latents, above * stride, activations, root * stride, stride)
-            copy_row(states.cells, 2 * above * cell, activations, before + root * cell, cell)
-            copy_row(states.cells, (2 * above + 1) * cell, activations, before + (batch + root) * cell, cell)
-        run_layers(network, 0, len(network.layers), leaves, activations)
-        read_predictions(network, leaves, activations)
-        read_steps(network, node, leaves, states, nodes, activations)
+            above = places[root, leaves.parents[root] - root * nodes]
+            places[root, node] = state_after(network, states, above, leaves.actions[root])
+        new = states.counts[0] - known
+        groups = max((new + len(scratch.order) - 1) // len(scratch.order), 1)
+        together = max((new + groups - 1) // groups, 1)
+        for first in range(0, new, together):
+            evaluate(network, states, known + first, min(together, new - first), scratch)
+        for root in range(batch):
+            number = places[root, node]
+            state = states.states[number]
+            leaves.values[root], leaves.rewards[root] = state.value, state.reward
+            leaves.discounts[root] = state.discount
+            for action in range(network.actions):
+                leaves.logits[root, action] = states.logits[number * network.actions + action]
         grow(tree, node, leaves)
 
 
@@ -202,20 +253,31 @@ def search_mlp(
     network: PackedMLP,
     leaves: Leaves,
     roots: np.ndarray,
-    states: NodeStates,
-    activations: np.ndarray,
+    bits: np.ndarray,
+    places: np.ndarray,
+    states: States,
+    scratch: Scratch,
     together: int,
+    overwrite: bool,
 ) -> None:
-    """Run a whole search from latents [B, latent], so many trees at a time.
+    """Run a whole search from latents [B, latent], whose bits are given as integers, so many trees at a time.
 
-    `states` are of the nodes of all trees, or of so many trees: each group then overwrites those of the one before.
-    `activations` is scratch memory.
+    Which state each node is gets written to `places` [B, N]. With `overwrite` the states of some trees overwrite those
+    of the trees before.
     """
-    batch, nodes = tree.nodes.shape
-    kept = len(states.depths) == batch * nodes
+    batch = len(tree.nodes)
     for first in range(0, batch, together):
         last = min(first + together, batch)
-        begin = first * nodes if kept else 0
-        some = states_of(network, states, begin, begin + (last - first) * nodes)
-        write_roots(network, roots, first, some, last - first, nodes)
-        grow_trees(rule, trees_of(tree, first, last), network, leaves_of(leaves, first, last), some, activations)
+        if overwrite:
+            states.counts[0] = 0
+        for root in range(first, last):
+            places[root, 0] = root_state(network, states, roots, bits, root)
+        grow_trees(
+            rule,
+            trees_of(tree, first, last),
+            network,
+            leaves_of(leaves, first, last),
+            places[first:last],
+            states,
+            scratch,
+        )

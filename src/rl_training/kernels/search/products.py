@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rl_training.kernels.compiled.lanes import LANES
+from rl_training.kernels.compiled.lanes import LANES, WIDE
 from rl_training.kernels.search.perceptron_layout import TILE
 from rl_training.search.compilation import part
 
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 # Registers of 16 numbers hold a tile's sums for six rows; those of 8 numbers, of which there are half as many, half a
 # tile's. More sums than that would be written to memory and read again in every step.
-_VECTORS = 2 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 1
+_VECTORS = 2 if WIDE else 1
 
 
 def _block_product(rows: int, vectors: int) -> Any:

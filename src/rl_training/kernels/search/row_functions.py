@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rl_training.kernels.compiled.lanes import LANES, load, relu, spread, store, total, where_above
+from rl_training.kernels.compiled.lanes import LANES, at_least, at_most, load, relu, spread, store, total
 from rl_training.kernels.compiled.planning.exponentials import exponential, highest
 from rl_training.kernels.search.perceptron_layout import ELU, GELU, RELU, SILU, TANH
 from rl_training.search.compilation import part
@@ -81,7 +81,7 @@ def rescale(values: np.ndarray, start: int, width: int) -> None:
         lows = highs = load(values, start)
         for index in range(start + LANES, start + whole, LANES):
             lanes = load(values, index)
-            lows, highs = where_above(lows, lanes, lanes, lows), where_above(lanes, highs, lanes, highs)
+            lows, highs = at_most(lows, lanes), at_least(highs, lanes)
         low, high = -highest(spread(np.float32(0.0)) - lows), highest(highs)
     for index in range(start + whole, start + width):
         low, high = min(low, values[index]), max(high, values[index])

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rl_training.algorithms.base import ActingAlgorithm, PlanningAlgorithm
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
-from rl_training.envs.checks import all_finite
+from rl_training.envs.arrays import as_batch, as_mask
 from rl_training.envs.normalize import ObservationNormalizer
-from rl_training.envs.spaces import holds_dtype, joined_spaces, mask_width, space_from_json
+from rl_training.envs.spaces import joined_spaces, mask_width, space_from_json
 from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, algorithm_params
@@ -128,7 +128,7 @@ class Policy:
         mask = None
         if action_mask is not None:
             rows = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
-            mask = self._as_mask(action_mask, rows, single)
+            mask = as_mask(action_mask, mask_width(self.action_space), rows, single=single)
         generator = None
         if not deterministic:
             generator = torch.Generator(self.actor.device)
@@ -144,14 +144,6 @@ class Policy:
             raise AxiomError("this policy has no model to plan with; leave num_simulations out")
         if isinstance(num_simulations, bool) or not isinstance(num_simulations, int) or num_simulations < 1:
             raise AxiomError(f"num_simulations must be an integer of at least 1, not {num_simulations!r}")
-
-    def _as_mask(self, action_mask: Any, rows: int, single: bool) -> np.ndarray:
-        """Return the mask of every row, [rows, choices]."""
-        mask = np.asarray(action_mask, dtype=bool)
-        expected = (mask_width(self.action_space),) if single else (rows, mask_width(self.action_space))
-        if mask.shape != expected:
-            raise AxiomError(f"the action mask has shape {mask.shape}; this policy and observation need {expected}")
-        return mask.reshape(rows, -1)
 
     def _as_batch(self, observation: Any) -> tuple[NumpyObservation, bool]:
         """Return the observation as a batch, and whether it was a single one."""
@@ -174,22 +166,7 @@ def _knows_its_probabilities(algorithm: type[ActingAlgorithm]) -> bool:
 
 
 def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, bool]:
-    wanted, shape = np.dtype(space.dtype), space.shape or ()
-    try:
-        array = np.asarray(observation)
-    except (TypeError, ValueError) as error:
-        raise AxiomError(f"the observation{name} cannot be read as an array of {wanted}: {error}") from error
-    if not holds_dtype(wanted, array.dtype):
-        raise AxiomError(f"the observation{name} is of {array.dtype}; the policy expects {wanted}")
-    single = array.shape == shape
-    if not single and not (array.shape[1:] == shape and array.ndim == len(shape) + 1):
-        raise AxiomError(
-            f"the observation{name} has shape {array.shape}; the policy expects {shape}, or a batch (n, *{shape})"
-        )
-    array = array.astype(wanted, copy=False)
-    if not all_finite(array):
-        raise AxiomError(f"the observation{name} holds NaN or infinity; give finite numbers")
-    batch = array[np.newaxis] if single else array
+    batch, single = as_batch(observation, space.shape or (), np.dtype(space.dtype), name)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and not all(map(space.contains, batch)):
         raise AxiomError(f"the observation{name} holds a number beyond what the policy knows, {space}")
     return batch, single

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rl_training.data.datasets.episode import Episode
 from rl_training.data.datasets.location import check_id, datasets_root
 from rl_training.data.datasets.safe_hdf5 import import_h5py
 from rl_training.data.datasets.writer import Description, EpisodeFile, check_new
+from rl_training.envs.lookup import find_spec
 from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
 from rl_training.errors import AxiomError
 from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.configuration.env_params import env_params
 from rl_training.experiment.own_code.run_code import admit_code, checkpoint_config, loaded_from, warn_of_changed_code
 from rl_training.experiment.tasks import Task, choose_task
 from rl_training.runtime.acting.evaluator import check_fit
@@ -156,19 +157,20 @@ def _identity(
             "steps": request.steps,
             "episodes": request.episodes,
             "seed": config.seed if request.seed is None else request.seed,
-            "num_envs": request.num_envs or _fitting_envs(task, policy, request.episodes),
+            "num_envs": request.num_envs or _fitting_envs(request, task, policy),
             "device": str(policy.actor.device),
         }
     )
 
 
-def _fitting_envs(task: Task, policy: Policy, episodes: int | None) -> int:
-    """Return the default number of environments: fewer if their observations of long episodes fill the memory."""
-    from rl_training.envs.lookup import find_spec
-
-    limit = task.env_kwargs.get("max_episode_steps") or find_spec(task.env_id).max_episode_steps or _USUAL_LIMIT
-    each = observation_bytes(policy.observation_space) * limit
-    return int(np.clip(_MEMORY // max(each, 1), 1, min(DEFAULT_ENVS, episodes or DEFAULT_ENVS)))
+def _fitting_envs(request: RecordRequest, task: Task, policy: Policy) -> int:
+    """Return the default number of environments: fewer for few episodes, and for long ones of large observations."""
+    known = env_params(task.env_kwargs, "evaluation").max_episode_steps or find_spec(task.env_id).max_episode_steps
+    in_memory = _MEMORY // max(observation_bytes(policy.observation_space) * (known or _USUAL_LIMIT), 1)
+    asked = request.episodes
+    if request.steps is not None and known is not None:
+        asked = math.ceil(request.steps / known)  # at least so many; episodes beyond the steps are played in vain
+    return max(1, min(in_memory, DEFAULT_ENVS, asked or DEFAULT_ENVS))
 
 
 def _default_name(config: TrainConfig, task: Task, behaviour: Behaviour, wanted: dict[str, Any]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,7 @@ from gymnasium import Space, spaces
 from rl_training.data.datasets.episode import ACTION_MASK, Episode
 from rl_training.data.datasets.location import check_id, datasets_root
 from rl_training.data.datasets.safe_hdf5 import import_h5py
-from rl_training.data.datasets.writer import Description, check_new, new_dataset
+from rl_training.data.datasets.writer import Description, check_new, new_dataset, temporary_directory
 from rl_training.data.mask_store import MaskStore
 from rl_training.data.observation_store import ObservationStore
 from rl_training.errors import AxiomError, CheckpointError
@@ -26,7 +24,6 @@ from rl_training.experiment.configuration.env_params import env_params
 from rl_training.experiment.machine import available_memory
 from rl_training.experiment.own_code.run_code import admit_code, checkpoint_config, loaded_from
 from rl_training.experiment.registry import get_algorithm_spec
-from rl_training.experiment.storage.files import storage_errors
 from rl_training.experiment.storage.segments import read_segment
 from rl_training.experiment.tasks import tasks_of
 from rl_training.runtime.acting.policy import Policy, policies_from_checkpoint
@@ -189,14 +186,8 @@ def _room(checkpoint: Checkpoint) -> Iterator[Path | None]:
     if size <= available_memory() * _IN_MEMORY:
         yield None
         return
-    root = datasets_root()
-    with storage_errors("a replay", root):
-        root.mkdir(parents=True, exist_ok=True)
-        directory = Path(tempfile.mkdtemp(prefix=".making-", dir=root))
-    try:
+    with temporary_directory() as directory:
         yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _free_name(stem: str) -> str:

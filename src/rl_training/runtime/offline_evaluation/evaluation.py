@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.algorithms.evaluation.action_features import ActionFeatures
 from rl_training.algorithms.evaluation.fitted_q import FittedQParams
 from rl_training.algorithms.evaluation.importance_sampling import discounted_sum, pad_episodes
 from rl_training.data.datasets.columns import DatasetColumns, load_columns
@@ -21,7 +22,6 @@ from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.own_code.run_code import checkpoint_config, warn_of_changed_code
 from rl_training.experiment.runs import utc_now
 from rl_training.experiment.tasks import choose_task
-from rl_training.models.action_features import ActionFeatures
 from rl_training.runtime.acting.policy import Policy, policies_from_checkpoint
 from rl_training.runtime.datasets.progress import progress_of
 from rl_training.runtime.offline_evaluation.estimates import (

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.evaluation.action_features import ActionFeatures
 from rl_training.algorithms.evaluation.fitted_q import (
     FittedQ,
     FittedQBatch,
@@ -21,7 +22,6 @@ from rl_training.data.datasets.columns import DatasetColumns
 from rl_training.data.observations import Observation, to_tensor
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.errors import NonFiniteError
-from rl_training.models.action_features import ActionFeatures
 from rl_training.models.encoders import make_encoder
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.offline_evaluation.policy_outputs import ROWS_AT_ONCE, PolicyOutputs, observations_at

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from rl_training.algorithms.evaluation.action_features import ActionFeatures
 from rl_training.data.datasets.columns import DatasetColumns
 from rl_training.data.datasets.episode import ACTION_MASK
 from rl_training.data.observations import NumpyObservation, map_observation
-from rl_training.models.action_features import ActionFeatures
 from rl_training.runtime.acting.policy import Policy
 
 ROWS_AT_ONCE = 1024

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rl_training.algorithms.evaluation.action_features import ActionFeatures
 from rl_training.data.datasets.columns import DatasetColumns
 from rl_training.experiment.statistics import Interval
-from rl_training.models.action_features import ActionFeatures
 from rl_training.runtime.offline_evaluation.policy_outputs import PolicyOutputs
 
 NEAR = 0.25
@@ -17,7 +17,7 @@ LEAST_AGREEMENT = 0.05
 """Part of the dataset's actions that must be the policy's."""
 FEWEST_EPISODES = 10
 """Episodes, or effective episodes of importance sampling, that an estimate needs."""
-LARGEST_RESIDUAL = 0.25
+LARGEST_RESIDUAL = 0.05
 """Largest residual of fitted Q evaluation, as a part of the standard deviation of the dataset's values."""
 
 

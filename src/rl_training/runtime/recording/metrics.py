@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -68,7 +69,8 @@ class RunningMeans:
 
     def check_finite(self, step: int) -> None:
         """Raise an error that names the scalars that are NaN or infinite, and the step."""
-        if not self._sums:
+        # Numbers on the host are checked one by one; only what lies elsewhere is worth a tensor.
+        if all(isinstance(value, np.float32) and math.isfinite(value) for value in self._sums.values()):
             return
         finite = self._stacked().isfinite()
         if not bool(finite.all()):

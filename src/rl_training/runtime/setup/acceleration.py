@@ -26,6 +26,24 @@ def accelerate(algorithm: Any, mode: str, updates: float | None = None) -> dict[
     return {"kernel": attached.kernel, "reason": attached.reason}
 
 
+def accelerate_collecting(collector: Any, mode: str) -> str | None:
+    """Attach the kernel that knows a collector of rollouts and its environments, if there is one; return its name."""
+    if mode == "off":
+        return None
+    try:
+        from rl_training.kernels.door import attach_collecting
+    except ImportError:  # said when the algorithm was made
+        return None
+    return attach_collecting(collector).kernel
+
+
+def prepare_kernels() -> None:
+    """Import what compiled kernels need; processes forked from this one find it ready."""
+    from rl_training.kernels.door import prepare_compiled
+
+    prepare_compiled()
+
+
 def log_acceleration(found: dict[str, str | None]) -> None:
     """Log which kernel accelerates the run, or why none does."""
     if found["kernel"] is not None:

@@ -20,6 +20,7 @@ _EXTRAS = {
     "box2d": ("Box2D",),
     "dmc": ("shimmy", "dm_control"),
     "envpool": ("envpool",),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
     "minatar": ("minatar",),
     "mlflow": ("mlflow",),
     "mujoco": ("mujoco",),

@@ -192,3 +192,19 @@ def check_actions(replay: Replay, space: gym.Space[Any]) -> None:
         for actions in (replay.columns["action"], replay.accumulator.state_dict()["action"]):
             if actions is not None and actions.size and not 0 <= actions.min() <= actions.max() < space.n:
                 raise ValueError(f"the replay holds an action that is none of {space.n}")
+
+
+def check_stored_actions(actions: np.ndarray, num_envs: int, space: gym.Space[Any]) -> None:
+    """Raise an error if the actions [steps, num_envs, ...] of a restored rollout are none of the space's.
+
+    Compiled code relies on this: it does not check indices.
+    """
+    if actions.ndim < 2 or actions.shape[1] != num_envs:
+        raise ValueError(f"the rollout's actions are not those of {num_envs} environments")
+    limits: Any = None
+    if isinstance(space, gym.spaces.Discrete):
+        limits = int(space.n)
+    elif isinstance(space, gym.spaces.MultiDiscrete):
+        limits = space.nvec.reshape(-1)
+    if limits is not None and actions.size and not ((actions >= 0) & (actions < limits)).all():
+        raise ValueError("the rollout contains an action outside of the space")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from rl_training.runtime.acting.films import Films
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.recording.trackers.opening import check_trackers
 from rl_training.runtime.run_utils import resolve_device
-from rl_training.runtime.setup.acceleration import accelerate, log_acceleration, planned_updates
+from rl_training.runtime.setup.acceleration import accelerate, accelerate_collecting, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
 from rl_training.runtime.setup.dataset_setup import DatasetTask, check_same_dataset, dataset_record, with_dataset
 from rl_training.runtime.setup.mixed_dataset import open_mixed_dataset
@@ -36,7 +37,7 @@ from rl_training.runtime.setup.task_setup import TaskSetup, set_up_tasks
 from rl_training.runtime.setup.threads import choose_threads, threads_of
 from rl_training.runtime.setup.torch_setup import TorchSetup
 from rl_training.runtime.setup.user_networks import check_networks, encoder_argument
-from rl_training.runtime.setup.warm_start import WarmStart
+from rl_training.runtime.setup.warm_start import StartingWeights, WarmStart
 
 if TYPE_CHECKING:
     from rl_training.runtime.setup.replay_limits import ReplayDemand
@@ -55,10 +56,16 @@ def _written_names(resumed: ResumePoint | None) -> set[str]:
     return after - before - {resumed.checkpoint.config["env_id"]}
 
 
+logger = logging.getLogger("rl_training")
+
+
 class RunSetup:
     """A checked configuration with its device, tasks and torch settings."""
 
-    def __init__(self, config: TrainConfig, resume_point: ResumePoint | None) -> None:
+    def __init__(
+        self, config: TrainConfig, resume_point: ResumePoint | None, weights: StartingWeights | None = None
+    ) -> None:
+        """`weights` are loaded into the algorithm of a new run."""
         origin = _code_origin(resume_point)
         admit_algorithm(config.algo, origin)  # the configuration is checked against its parameters
         self.config = check_config(config)
@@ -96,8 +103,8 @@ class RunSetup:
         )
         if resume_point is not None and self.config.torch_threads is None:
             threads = threads_of(resume_point.checkpoint)
-        self.warm_start: WarmStart | None = None
-        if resume_point is None and self.config.init is not None:
+        self.warm_start = weights
+        if weights is None and resume_point is None and self.config.init is not None:
             self.warm_start = WarmStart(self.config, self.spaces_as_json())
         self.torch = TorchSetup(threads=threads, deterministic=self.config.deterministic, device=self.device)
         remember_code(self.config)
@@ -153,6 +160,13 @@ class RunSetup:
         self.acceleration = accelerate(algorithm, self.config.acceleration, updates)
         log_acceleration(self.acceleration)
         return algorithm
+
+    def accelerate_collecting(self, collector: Any) -> None:
+        """Attach the kernel that knows a collector of rollouts, if there is one."""
+        kernel = accelerate_collecting(collector, self.config.acceleration)
+        if kernel is not None:
+            self.acceleration["kernel"] = f"{self.acceleration['kernel']}, {kernel}"
+            logger.info("acceleration: the kernel `%s` collects", kernel)
 
     def lineage(self) -> dict[str, Any] | None:
         """Return the metadata entry about the run that this one started from, None if there is none."""

@@ -14,6 +14,8 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rl_training.algorithms.dqn import DQNParams
+from rl_training.algorithms.offline.cql import CQLParams
+from rl_training.algorithms.params.offline_params import OfflineParams
 from rl_training.algorithms.params.on_policy_params import OnPolicyParams
 from rl_training.algorithms.params.replay_params import ReplayParams
 from rl_training.algorithms.planning.params import PlanningParams
@@ -193,6 +195,14 @@ def _learning_demands(config: TrainConfig, params: Any, observation: int, action
         if params.repeat_exponent is not None:
             limit = params.repeat_limit
             yield Demand("algo_kwargs.repeat_limit", f"{limit} durations of repeated actions", limit * 3 * FLOAT)
+    if isinstance(params, OfflineParams):
+        memory = params.batch_size * (2 * observation + STEP_BESIDES)
+        yield Demand("algo_kwargs.batch_size", f"batches of {params.batch_size} transitions", memory)
+    if isinstance(params, CQLParams):
+        rows = 3 * params.action_samples * params.batch_size
+        widest = max(params.critic_hidden_sizes or params.hidden_sizes, default=1)
+        key = _largest_setting(params, ("action_samples", "batch_size"))
+        yield Demand(key, f"values of {rows} sampled actions", rows * params.num_critics * widest * FLOAT)
     if isinstance(params, PlanningParams):
         yield from _planning_demands(config, params, observation, actions)
 

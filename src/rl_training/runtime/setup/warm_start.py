@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.errors import CheckpointError, ConfigError
@@ -34,6 +34,16 @@ def with_fixed_init(config: TrainConfig) -> TrainConfig:
     except CheckpointError as error:
         raise ConfigError(f"init: {error}") from error
     return dataclasses.replace(config, init=checkpoint)
+
+
+class StartingWeights(Protocol):
+    """Weights with which a new run starts."""
+
+    def apply(self, algorithm: Algorithm, tasks: Sequence[TaskSetup]) -> None:
+        """Load the weights into an algorithm, and observation statistics into the environments of its tasks."""
+
+    def lineage(self) -> dict[str, Any] | None:
+        """Return the metadata entry about the origin of the weights, None if it is no run."""
 
 
 class WarmStart:

@@ -8,22 +8,21 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rl_training.envs.workers.async_worker import exit_with_parent
-from rl_training.envs.workers.processes import fresh_processes
 from rl_training.experiment.manager import Runner
 from rl_training.experiment.sweeps import FAILED, BenchmarkRunRecord
 from rl_training.runtime.signals import STOPPING, SignalGuard
 from rl_training.runtime.sweep.executors import ENDED, SAID, Begin, Report, train_elsewhere
+from rl_training.runtime.sweep.server import signals_held_back, sweep_processes
 
 logger = logging.getLogger("rl_training")
 
-_IMPORTED = ("rl_training.runtime.session",)  # imports torch, which takes longer than a short training
 _SECONDS_BETWEEN_SIGNAL_CHECKS = 0.1  # messages wake the sweep immediately
 
 
@@ -80,11 +79,11 @@ class _Child:
 
     @classmethod
     def start(cls, seed: int, runner: Runner) -> _Child:
-        context = fresh_processes(*_IMPORTED)
+        context = sweep_processes()
         connection, theirs = context.Pipe(duplex=False)
         # Not a daemon: its environments may need processes.
         process = context.Process(target=_train, args=(seed, runner, theirs, logger.getEffectiveLevel()))
-        with _signals_held_back():
+        with signals_held_back():
             process.start()
         theirs.close()
         return cls(seed, process, connection)
@@ -148,13 +147,3 @@ def _train(seed: int, runner: Runner, connection: Connection, level: int) -> Non
             connection.send((kind, content))
 
     send(ENDED, train_elsewhere(seed, runner, send, level))
-
-
-@contextlib.contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Block signals while a process starts, until it has installed its handlers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

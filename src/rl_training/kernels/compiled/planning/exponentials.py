@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rl_training.kernels.compiled.lanes import LANES, LanesType, spread, tanh, where_above
+from rl_training.kernels.compiled.lanes import LANES, LanesType, at_least, at_most, spread, tanh
 from rl_training.search.compilation import part
 
 _LOG2_E = np.float32(1.4426950408889634)
@@ -88,8 +88,7 @@ def highest(typing: Any, lanes: Any) -> Any:
 @part()
 def exponentials(x: Any) -> Any:
     """Return e**x of sixteen numbers, as `exponential` does; NaN stays NaN."""
-    x = where_above(x, spread(np.float32(88.0)), spread(np.float32(88.0)), x)
-    x = where_above(spread(np.float32(-87.0)), x, spread(np.float32(-87.0)), x)
+    x = at_least(at_most(x, spread(np.float32(88.0))), spread(np.float32(-87.0)))
     rounded = x * spread(_LOG2_E) + spread(_ROUNDING)
     power = rounded - spread(_ROUNDING)
     rest = (x - power * spread(_LN2_HIGH)) - power * spread(_LN2_LOW)

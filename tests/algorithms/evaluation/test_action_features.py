@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rl_training.models.action_features import ActionFeatures
+from rl_training.algorithms.evaluation.action_features import ActionFeatures
 
 
 def test_discrete_actions_are_numbered_from_zero():

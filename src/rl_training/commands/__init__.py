@@ -1,0 +1,1 @@
+"""Commands of `axiomrl` with their options; `cli` registers them."""

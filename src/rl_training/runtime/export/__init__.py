@@ -1,0 +1,1 @@
+"""Exporting trained policies, with a proof that the exported file acts alike."""

@@ -1,0 +1,1 @@
+"""Import of models that Stable-Baselines3 saved."""
