@@ -29,9 +29,9 @@ from rl_training.cli_dataset import app as dataset_app
 from rl_training.cli_offline import OfflineRequest, show_offline_evaluation
 from rl_training.cli_output import Output, add_command, key_value_lines, make_app, run_app
 from rl_training.cli_report import compare, leaderboard, plot, report
-from rl_training.cli_watch import watch
 from rl_training.cli_zoo import zoo
 from rl_training.commands.hand_over import ExportedRequest, export, import_sb3, show_exported_evaluation
+from rl_training.commands.watching import watch
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:

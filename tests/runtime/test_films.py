@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import picture_envs  # noqa: F401 - registers its environments
+import toy_envs  # noqa: F401 - registers its environments
 from harness import assert_same_run, json_rows, metric_rows, tiny_config, train_with_stops
 from rl_training.errors import AxiomError, MissingExtraError, StorageError
 from rl_training.experiment.runs import METRICS, read_metadata

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from harness import tiny_config
-from picture_envs import Picture
 from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.runtime.workflows import evaluate, train
+from toy_envs import Picture
 
 pytestmark = pytest.mark.skipif(find_spec("imageio_ffmpeg") is None, reason="the extra `video` is not installed")
 
