@@ -99,10 +99,10 @@ def the_run(output_dir: Path) -> Path | None:
 
 
 def kill_when(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while process.poll() is None and not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
+        time.sleep(0.02)
     assert process.poll() is None, "the run ended before it was killed"
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -113,7 +113,7 @@ def test_after_kills_every_row_is_there_once_and_the_run_is_the_same(store: Stor
     straight = train(tiny_config(tmp_path / "straight", **CHANGES)).run_dir
     arguments = train_arguments(tiny_config(store.output_dir, **CHANGES, **video, tracking={store.name: {}}), tmp_path)
     beyond = 0
-    for row in (9, 35, 61, 70):
+    for row in (9, 35, 57):
         process = subprocess.Popen(command(*arguments, "--quiet"), env=store.environment, stdout=subprocess.DEVNULL)
         kill_when(process, lambda row=row: store.highest_row() >= row)  # type: ignore[misc]
         run_dir = the_run(store.output_dir)
