@@ -205,6 +205,8 @@ OTHER_VALUES: dict[str, Any] = {
     "temperature": 0.5,
     "target_entropy": -2.0,
     "minibatch_size": 8,
+    "normalize_reward": "return_range",
+    "actor_value": "first",
 }
 # What takes a minute to start, or does not fit the other settings.
 LEFT_ALONE: dict[str, tuple[str, ...]] = {
