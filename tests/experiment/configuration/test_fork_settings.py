@@ -205,9 +205,8 @@ OTHER_VALUES: dict[str, Any] = {
     "temperature": 0.5,
     "target_entropy": -2.0,
     "minibatch_size": 8,
-    "normalize_reward": "return_range",
-    "actor_value": "first",
 }
+TWO_CHOICES = (("none", "return_range"), ("mean", "sum"), ("first", "min"))
 # What takes a minute to start, or does not fit the other settings.
 LEFT_ALONE: dict[str, tuple[str, ...]] = {
     "ppo": ("compile",),
@@ -226,6 +225,9 @@ def other_value(name: str, value: Any) -> Any:
     """Return another value that a parameter may have."""
     if name in OTHER_VALUES:
         return OTHER_VALUES[name]
+    for one, other in TWO_CHOICES:
+        if value in (one, other):
+            return other if value == one else one
     if name.endswith("_schedule"):
         return {"type": "constant"} if value is None else {"start": 0.5}
     if isinstance(value, bool):
