@@ -31,6 +31,7 @@ from rl_training.cli_output import Help, Output, add_command, key_value_lines, m
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
 from rl_training.commands.hand_over import ExportedRequest, export, import_sb3, show_exported_evaluation
+from rl_training.commands.watching import watch
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -281,6 +282,7 @@ for command in (
     leaderboard,
     compare,
     plot,
+    watch,
 ):
     add_command(app, command, name="eval" if command is evaluate else command.__name__.replace("_", "-"))
 app.add_typer(dataset_app, name="dataset")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import sys
@@ -22,6 +23,7 @@ logger = logging.getLogger("rl_training")
 
 GATE_FIRED = 3
 DEFAULT_RUNS = Path("runs")
+DEFAULT_PORT = 8700
 _FORMAT_OF_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".txt": "text", ".html": "html"}
 
 
@@ -158,8 +160,48 @@ Paths = Annotated[
 ]
 
 
-def report(choice: RunChoice, rendering: Rendering, drift: DriftGate, output: Output, paths: Paths = None) -> int:
+@dataclass(frozen=True)
+class Serving:
+    """Whether the page is served instead of written."""
+
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show the page in a browser on this machine, up to date as runs go on.")
+    ] = False
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="INTEGER", help="Where --serve listens: 8700 by default; 0: any.")
+    ] = None
+
+    def check(self, rendering: Rendering, drift: DriftGate) -> None:
+        """Raise an error for options that do not go together."""
+        if self.port is not None and not self.serve:
+            raise ConfigError("--port is where --serve listens; add --serve, or leave it out")
+        if self.serve and (rendering.output_format or rendering.output_file or drift.fail_on_manifest_drift):
+            raise ConfigError("--serve shows the HTML page and writes no file; leave out --output and the gates")
+
+    def run(self, choice: RunChoice, paths: list[Path], output: Output) -> int:
+        """Serve the page until Ctrl-C."""
+        from rl_training.zoo.page.live_report import serve_report
+
+        page = serve_report(paths, choice.filters(), DEFAULT_PORT if self.port is None else self.port)
+        with contextlib.suppress(KeyboardInterrupt), page as server:
+            logger.info("Ctrl-C ends it")
+            output.show({"address": server.address}, [f"address={server.address}"])
+            server.serve_forever()
+        return 0
+
+
+def report(
+    choice: RunChoice,
+    rendering: Rendering,
+    drift: DriftGate,
+    serving: Serving,
+    output: Output,
+    paths: Paths = None,
+) -> int:
     """Show runs, what cannot be read, and the groups they form."""
+    serving.check(rendering, drift)
+    if serving.serve:
+        return serving.run(choice, choice.paths(paths), output)
     from rl_training.zoo.reporting import build_report
 
     built = build_report(choice.paths(paths), choice.filters(), fail_on_drift=drift.threshold)

@@ -133,7 +133,7 @@ def test_results_are_kept_and_told_by_the_package_s_statistics(tmp_path: Path) -
     (line,) = learning.report([cell], tmp_path)
     # Of nine pairs ours is better in seven and equal in one.
     assert "probability of improvement 0.83" in line
-    assert line.startswith("ppo-cartpole: ours 450.0 [")
+    assert line.startswith("ppo-cartpole-quick: ours 450.0 [")
 
 
 def test_two_seeds_have_no_interval(tmp_path: Path) -> None:

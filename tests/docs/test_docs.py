@@ -56,7 +56,8 @@ PPO = ROOT / "docs" / "algorithms" / "ppo.md"
 METADATA_SCHEMA = ROOT / "src" / "rl_training" / "experiment" / "metadata.schema.json"
 COMMAND_SERVER = HELPERS / "docs_commands.py"
 BLOCK_SECONDS = 120
-FOREIGN_OPTIONS = {"--check", "--dist"}  # of tools that the pages mention besides axiomrl and the benchmarks
+# Of tools that the pages mention besides axiomrl and the benchmarks.
+FOREIGN_OPTIONS = {"--check", "--dist", "--logdir", "--backend-store-uri"}
 
 
 # -- commands and snippets -------------------------------------------------------------------------

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import off_policy_runs
+import offline_runs
 import planning_runs
 from harness import tiny_config
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import ALGORITHMS
 from scalezero_runs import NEVER, tiny_suite
 
 SHORT: dict[str, Any] = {"total_timesteps": 32, "eval_episodes": 0}
@@ -17,6 +19,8 @@ PENDULUM_ALGORITHMS = ("sac", "tqc", "crossq", "td3", "ddpg")
 
 def config_of(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
     """Return 32 steps of an algorithm, with some learning in them and without evaluations."""
+    if ALGORITHMS[algo].loop == "offline":  # learns from a dataset that `offline_runs.write_datasets` has written
+        return offline_runs.offline_config(algo, output_dir, **SHORT, **changes)
     if algo == "scalezero":
         return tiny_suite(output_dir, NEVER, NEVER, algo_kwargs={"parameter_scaling": False}, **SHORT, **changes)
     if algo in ("ppo", "a2c"):

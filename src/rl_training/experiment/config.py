@@ -12,7 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from annotated_types import DocInfo, Ge, MaxLen, MinLen, Predicate
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.configuration.config_blocks import BenchmarkParams, EarlyStoppingParams, TrackingParams
+from rl_training.experiment.configuration.block_checks import check_blocks
+from rl_training.experiment.configuration.config_blocks import (
+    TrackingParams,
+    VideoParams,
+)
 from rl_training.experiment.configuration.env_params import check_env_kwargs
 from rl_training.experiment.configuration.fork_rules import (
     ALGORITHM,
@@ -31,9 +35,7 @@ from rl_training.experiment.configuration.validation import (
     Source,
     build_record,
     check_record,
-    check_value,
     file_problems,
-    plain,
     raise_problems,
     record_to_dict,
 )
@@ -63,7 +65,7 @@ class TrainConfig:
         **rules(FREE, "total_timesteps", "output_dir", "eval_episodes", "eval_interval", "log_interval"),
         **rules(FREE, "checkpoint_interval", "keep_checkpoints", "deterministic", "torch_threads"),
         **rules(FREE, "acceleration", "callbacks"),
-        **rules(FREE, "name", "tags", "early_stopping", "tracking"),
+        **rules(FREE, "name", "tags", "early_stopping", "tracking", "video"),
         **rules(ALGORITHM, "algo"),
         **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
         **rules(DATASET, "dataset"),
@@ -165,7 +167,10 @@ class TrainConfig:
     """A sweep: `seeds: [1, 2, 3]` trains the configuration once per seed; empty: one run with `seed`."""
 
     tracking: dict[str, Any] = field(default_factory=dict)
-    """Dashboards in addition to `metrics.jsonl`: TensorBoard and Weights & Biases."""
+    """Dashboards in addition to `metrics.jsonl`: TensorBoard, Weights & Biases, MLflow, trackio."""
+
+    video: dict[str, Any] = field(default_factory=dict)
+    """Films during training: `interval` in environment steps, and `episodes` each time; empty: none."""
 
     @property
     def task_name(self) -> str:
@@ -198,8 +203,7 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
     values, problems = check_record(
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )
-    checks = (_check_algorithm, _check_environment, _check_tracking, _check_benchmark, _check_early_stopping)
-    for check in (*checks, check_callbacks, _check_dataset):
+    for check in (_check_algorithm, _check_environment, check_blocks, check_callbacks, _check_dataset):
         problems += check(values)
     if not problems:
         problems += _check_tasks(values)
@@ -239,6 +243,11 @@ def algorithm_params(config: TrainConfig) -> Any:
 def tracking_params(config: TrainConfig) -> TrackingParams:
     """Return the settings of the dashboards."""
     return build_record(TrackingParams, config.tracking, path=("tracking",))
+
+
+def video_params(config: TrainConfig) -> VideoParams | None:
+    """Return the settings of films during training, None if there are none."""
+    return build_record(VideoParams, config.video, path=("video",)) if config.video else None
 
 
 # Each check reads one block, writes its completed form back to `values` and returns the problems.
@@ -361,28 +370,3 @@ def _check_tasks(values: dict[str, Any]) -> list[Problem]:
         Problem(tuple(key.split(".")), text)
         for key, text in algorithm_params(config).task_problems(tasks_of(config), config)
     ]
-
-
-def _check_tracking(values: dict[str, Any]) -> list[Problem]:
-    return _check_block(values, "tracking", TrackingParams)
-
-
-def _check_benchmark(values: dict[str, Any]) -> list[Problem]:
-    return _check_block(values, "benchmark", BenchmarkParams)
-
-
-def _check_early_stopping(values: dict[str, Any]) -> list[Problem]:
-    block = values.get("early_stopping")
-    if not block:
-        return []
-    if TASKS in values.get("env_kwargs", {}) and isinstance(block, Mapping) and "metric" not in block:
-        text = "the mean return of several tasks says nothing; name eval_normalized_mean or eval_return_mean/<task>"
-        return [Problem(("early_stopping", "metric"), text)]
-    return _check_block(values, "early_stopping", EarlyStoppingParams)
-
-
-def _check_block(values: dict[str, Any], key: str, record: type) -> list[Problem]:
-    block, problems = check_value(record, values.get(key, {}), (key,))
-    if not problems:
-        values[key] = plain(block)
-    return problems

@@ -24,6 +24,7 @@ CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 LOCK = ".lock"
+VIDEOS = "videos"
 RUN_PARTS = (
     METADATA,
     CONFIG,
@@ -33,6 +34,7 @@ RUN_PARTS = (
     "checkpoints",
     "segments",
     "tensorboard",
+    VIDEOS,
     "wandb",
 )
 """All files and directories that training writes in a run directory."""
@@ -128,6 +130,7 @@ def new_metadata(
         "resume_mode": resume_mode,
         "parent": None if parent is None else dict(parent),
         "notices": [],
+        "trackers": {},
         "latest_metrics": {},
         "latest_checkpoint": None,
         "best_checkpoint": None,

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,10 +36,11 @@ def attach(algorithm: MuZero, kernel: str, updates: float | None) -> None:
     requires.own_formula(algorithm, MuZero, "make_model")
     requires.that(algorithm.device.type == "cpu", "the search is compiled for the CPU only")
     attach_model(algorithm, "model", algorithm.optimizer.values, kernel)
+    plain: Any = algorithm.target_model
     # Reanalysis returns to the same positions while the target network stays the same.
     target = attach_model(algorithm, "target_model", algorithm.target_values, kernel, remembers=True)
     if type(algorithm.batches) is BatchMaker and algorithm.batches.network is algorithm.target_network:
-        values = CompiledValues(target, algorithm.target_network, kernel)
+        values = CompiledValues(target, plain, kernel, compile_copy=compiled_model)
         algorithm.batches = dataclasses.replace(algorithm.batches, network=values)
     try:
         attach_gradient(algorithm, kernel, updates)

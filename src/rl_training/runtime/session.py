@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from torch import Tensor
 
@@ -20,7 +19,6 @@ from rl_training.experiment.cadence import Marks
 from rl_training.experiment.checkpoints import (
     BEST,
     ResumePoint,
-    check_still_there,
     go_back_to,
     point,
     prune_checkpoints,
@@ -28,6 +26,7 @@ from rl_training.experiment.checkpoints import (
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.acting.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
+from rl_training.runtime.acting.films import Films
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.controls import Control
@@ -84,8 +83,8 @@ class TrainingSession(RecordedRun):
         horizon = self.config.total_timesteps
         self._log_marks = Marks(self.config.log_interval or max(1, horizon // 100), horizon)
         self._eval_marks = Marks(self.config.eval_interval, horizon)
+        self._films = Films(self.config)
         self._save_marks = Marks(self.config.checkpoint_interval or max(1, horizon // 10), horizon)
-        self._checkpoint_path: Path | None = None
         self._saved = False  # whether the latest checkpoint contains the current state
 
     def __enter__(self) -> TrainingSession:
@@ -107,6 +106,7 @@ class TrainingSession(RecordedRun):
                 f"{self.config.env_id} cannot be snapshotted, so the resume mode is {EPISODE_BOUNDARY}: "
                 "a resumed run starts its episodes anew"
             )
+        self._recorder.follow(self.config)
         self._recorder.metadata["hardware"].update(self.setup.torch.describe())
         self._recorder.update(
             status="running",
@@ -123,6 +123,8 @@ class TrainingSession(RecordedRun):
             self.save()
         if self._evaluation_due and self.evaluate():
             self.save(best=True)
+        if self._film_due:
+            self._film()
 
     def _open_run(self, lengths: Mapping[str, int]) -> None:
         resumed = self._resume_point
@@ -245,27 +247,11 @@ class TrainingSession(RecordedRun):
             self.callbacks.call("on_update_end", self._event(row))
         self._evaluation_due |= self._eval_marks.crossed(before, self.step)
         best = self._evaluation_due and self.evaluate()
+        self._film_due |= self._films.crossed(before, self.step)
+        if self._film_due:
+            self._film()
         if best or self._save_marks.crossed(before, self.step):
             self.save(best=best)
-
-    def _log(self) -> dict[str, Any]:
-        self.metrics.check_finite(self.step)
-        now, (step, since) = time.perf_counter(), self._timed_from
-        row = {
-            "event": "train",
-            "global_step": self.step,
-            "update_count": self.update_count,
-            **self.episode_metrics(),
-            **self.metrics.means(),
-            **self.env_metrics.take(),
-            **self._resolved,
-            "steps_per_second": (self.step - step) / max(now - since, 1e-9),
-            **self._times,
-        }
-        self._timed_from, self._logged_step = (self.step, now), self.step
-        self.metrics.clear()
-        self._record(row)
-        return row
 
     def evaluate(self) -> bool:
         """Evaluate the current policy and return whether it is the best so far.
@@ -277,9 +263,7 @@ class TrainingSession(RecordedRun):
             return False
         self._evaluation_due, self._saved = True, False
         seeds = evaluation_seeds(self.config.seed, self.step, self.config.eval_episodes)
-        for policy in self._policies.values():
-            if policy.plans:
-                policy.num_simulations = int(self._controls["num_simulations"].at(self.step))
+        self._set_simulations()
         suite = is_suite(self.config)
         try:
             with self.timed("eval"):
@@ -297,6 +281,22 @@ class TrainingSession(RecordedRun):
         self._record(row)
         self.callbacks.call("on_eval_end", self._event(row))
         return self._best is None or row[score_metric(row)] > self._best["value"]
+
+    def _set_simulations(self) -> None:
+        for policy in self._policies.values():
+            if policy.plans:
+                policy.num_simulations = int(self._controls["num_simulations"].at(self.step))
+
+    def _film(self) -> None:
+        """Record the films that are due; after a signal the resumed run records them."""
+        assert self.run_dir is not None
+        self._saved = False
+        self._set_simulations()
+        self._times.setdefault("time_video", 0.0)
+        with self.timed("video"):
+            self._film_due = not self._films.record(
+                self._policies, self.run_dir, self.step, interrupted=lambda: self.interrupted, report=self.notify
+            )
 
     # -- saving ----------------------------------------------------------------------------------
 
@@ -345,14 +345,6 @@ class TrainingSession(RecordedRun):
         self.callbacks.call("on_checkpoint", self._event(checkpoint_path=path))
         return path
 
-    def _check_saved(self) -> None:
-        """Raise an error if saved files were removed: a run whose checkpoints vanish must not end as a success."""
-        if self._checkpoint_path is not None:
-            check_still_there(self._checkpoint_path)
-        best = self._best_path()
-        if best is not None and not best.is_dir():
-            self._forget_best()
-
     # -- ending ----------------------------------------------------------------------------------
 
     def result(self) -> TrainResult:
@@ -365,7 +357,8 @@ class TrainingSession(RecordedRun):
             best = self.evaluate()
         if best or not self._saved or self.collector.steps_in_progress:
             self.save(best=best)
-        complete = self.finished and not self._evaluation_due  # a signal may have interrupted the last evaluation
+        # A signal may have interrupted the last evaluation or film.
+        complete = self.finished and not self._evaluation_due and not self._film_due
         status = "completed" if complete else "interrupted"
         self._end(status)
         return TrainResult(

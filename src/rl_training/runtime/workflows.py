@@ -147,7 +147,13 @@ def evaluate(
         for one in chosen:
             label = f"{sanitize(one.name)}__" if suite else ""
             videos += record_episodes(
-                policies[one], one, seeds[:video_episodes], sound, label=label, generator=generators.get(one)
+                policies[one],
+                one,
+                seeds[:video_episodes],
+                sound.run_dir,
+                step=sound.step,
+                label=label,
+                generator=generators.get(one),
             )
     return EvaluationResult(
         checkpoint_path=sound.path,

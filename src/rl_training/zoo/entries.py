@@ -27,6 +27,7 @@ CARRIED_OUT_BY = frozenset(
         "preset",
         "benchmark",
         "tracking",
+        "video",
         "acceleration",
         "device",
         "execution_backend",

@@ -172,7 +172,7 @@ def index_runs(paths: Iterable[Path]) -> RunIndex:
     for root in paths:
         if not root.is_dir():
             raise ConfigError(f"{root}: no such directory; name where run directories are (`train --output-dir`)")
-        for path in _run_directories(root, unreadable):
+        for path in run_directories(root, unreadable):
             identity = os.path.realpath(path)
             if identity in seen:
                 continue
@@ -195,7 +195,9 @@ def read_metric_rows(run: RunRecord) -> list[dict[str, Any]]:
         raise AxiomError(f"{path} cannot be read: {error}") from error
 
 
-def _run_directories(root: Path, unreadable: list[UnreadableRun]) -> Iterator[Path]:
+def run_directories(root: Path, unreadable: list[UnreadableRun]) -> Iterator[Path]:
+    """Yield the run directories at or below a path, and list the folders that cannot be read."""
+
     def note(error: OSError) -> None:
         unreadable.append(UnreadableRun(Path(error.filename), f"cannot be listed: {error.strerror}"))
 

@@ -20,8 +20,16 @@ from rl_training.experiment.config import (
     config_to_dict,
     tracking_params,
     validate_config,
+    video_params,
 )
-from rl_training.experiment.configuration.config_blocks import BenchmarkParams, TrackingParams, WandbParams
+from rl_training.experiment.configuration.config_blocks import (
+    BenchmarkParams,
+    MlflowParams,
+    TrackingParams,
+    TrackioParams,
+    VideoParams,
+    WandbParams,
+)
 from rl_training.experiment.configuration.validation import build_record
 from rl_training.experiment.schedules import Schedule, ScheduleSpec
 
@@ -326,7 +334,37 @@ def test_tracking_defaults_and_overrides() -> None:
     assert tracking_params(config).wandb == WandbParams(project="p", mode="offline")
     assert tracking_params(validate_config(raw(tracking={"wandb": {}}))).wandb == WandbParams()
     for given, meant in ((True, WandbParams()), ({}, WandbParams()), (False, None), (None, None)):
-        assert tracking_params(validate_config(raw(tracking={"wandb": given}))).wandb_params == meant
+        assert tracking_params(validate_config(raw(tracking={"wandb": given}))).trackers.get("wandb") == meant
+
+
+def test_several_trackers_at_once() -> None:
+    config = validate_config(raw(tracking={"wandb": {}, "mlflow": {"uri": "http://localhost:5000"}, "trackio": True}))
+    assert tracking_params(config).trackers == {
+        "wandb": WandbParams(),
+        "mlflow": MlflowParams(uri="http://localhost:5000"),
+        "trackio": TrackioParams(),
+    }
+
+
+def test_a_sweep_on_ray_needs_a_server_of_mlflow() -> None:
+    sweep = {"seeds": [1, 2], "executor": "ray"}
+    (problem,) = problems(tracking={"mlflow": {}}, benchmark=sweep)
+    assert problem.startswith("tracking.mlflow.uri: a worker of Ray trains in a temporary directory")
+    validate_config(raw(tracking={"mlflow": {"uri": "http://server:5000"}}, benchmark=sweep))
+    validate_config(raw(tracking={"mlflow": False, "trackio": {}}, benchmark=sweep))
+
+
+def test_films_need_an_interval() -> None:
+    assert video_params(validate_config(raw())) is None
+    assert video_params(validate_config(raw(video={"interval": 1000}))) == VideoParams(1000, episodes=1)
+    for video, message in (
+        ({"episodes": 2}, "video.interval: is required; set it to an integer >= 1"),
+        ({"interval": 0}, "video.interval: must be an integer >= 1, got 0"),
+        ({"interval": 5, "episodes": 0}, "video.episodes: must be an integer >= 1 and <= 100, got 0"),
+        ({"interval": 5, "fps": 1}, "video.fps: unknown key"),
+    ):
+        (problem,) = problems(video=video)
+        assert problem.startswith(message), problem
 
 
 @pytest.mark.parametrize(

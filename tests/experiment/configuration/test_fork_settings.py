@@ -13,6 +13,7 @@ import torch
 from cli_parts import Command, assert_refused
 from harness import assert_same_run, assert_same_state, final_state, json_rows, tiny_config, weights
 from off_policy_runs import SMALL, tiny_run, train_rows
+from offline_runs import write_datasets
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import CHECKPOINTS
 from rl_training.experiment.config import TrainConfig
@@ -205,6 +206,7 @@ OTHER_VALUES: dict[str, Any] = {
     "target_entropy": -2.0,
     "minibatch_size": 8,
 }
+TWO_CHOICES = (("none", "return_range"), ("mean", "sum"), ("first", "min"))
 # What takes a minute to start, or does not fit the other settings.
 LEFT_ALONE: dict[str, tuple[str, ...]] = {
     "ppo": ("compile",),
@@ -223,6 +225,9 @@ def other_value(name: str, value: Any) -> Any:
     """Return another value that a parameter may have."""
     if name in OTHER_VALUES:
         return OTHER_VALUES[name]
+    for one, other in TWO_CHOICES:
+        if value in (one, other):
+            return other if value == one else one
     if name.endswith("_schedule"):
         return {"type": "constant"} if value is None else {"start": 0.5}
     if isinstance(value, bool):
@@ -234,11 +239,16 @@ def other_value(name: str, value: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", sorted(ALGORITHMS))
-def test_a_fork_that_changes_everything_it_may_goes_on(algo: str, tmp_path: Path) -> None:
+def test_a_fork_that_changes_everything_it_may_goes_on(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ALGORITHMS[algo].loop == "offline":
+        write_datasets(tmp_path / "datasets", monkeypatch)
     run = train(config_of(algo, tmp_path)).run_dir
     kwargs = load_config(run / "config.yaml").algo_kwargs
     rules = fork_rules(ALGORITHMS[algo].load_params())
-    free = [name for name, rule in rules.items() if rule == FREE and name not in LEFT_ALONE.get(algo, ())]
+    kept = {"dataset_fraction", *LEFT_ALONE.get(algo, ())}  # there is no dataset to mix in
+    free = [name for name, rule in rules.items() if rule == FREE and name not in kept]
     changes = {f"algo_kwargs.{name}": other_value(name, kwargs[name]) for name in free}
     fork = resume(run, fork=True, overrides={**changes, "total_timesteps": 64})
     assert (fork.status, fork.metrics["global_step"]) == ("completed", 64)

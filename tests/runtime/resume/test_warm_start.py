@@ -15,6 +15,7 @@ import torch
 
 from cli_parts import CARTPOLE, Command, assert_refused
 from harness import assert_same_run, last_checkpoint, only_run, tiny_config, train_with_stops
+from offline_runs import write_datasets
 from processes import uninterrupted
 from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.benchmarking import read_summary
@@ -70,7 +71,11 @@ def tensors(tree: Mapping[str, Any], under: str) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("algo", sorted(ALGORITHMS))
-def test_a_run_acts_at_its_start_as_the_run_it_comes_from_and_has_no_past(algo: str, tmp_path: Path) -> None:
+def test_a_run_acts_at_its_start_as_the_run_it_comes_from_and_has_no_past(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ALGORITHMS[algo].loop == "offline":
+        write_datasets(tmp_path / "datasets", monkeypatch)
     parent = last_checkpoint(train(config_of(algo, tmp_path / "parent")).run_dir)
     child = started(config_of(algo, tmp_path / "child", seed=9, init=str(parent)))
     for ours, theirs in zip(actions(child), actions(parent), strict=True):

@@ -1,12 +1,17 @@
-"""The small nested blocks of a configuration: `tracking:` and `benchmark:`."""
+"""The small nested blocks of a configuration: `tracking:`, `video:`, `early_stopping:` and `benchmark:`."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import DocInfo, Ge, MinLen
+from annotated_types import DocInfo, Ge, Le, MinLen, Predicate
+
+
+def _is_project(name: str) -> bool:
+    return re.fullmatch(r"[\w.-]+", name) is not None
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,34 @@ class WandbParams:
 
     mode: Literal["online", "offline", "disabled"] | None = None
     """`offline` keeps the files in the run directory for a later `wandb sync`; null: the variable WANDB_MODE, or
-    `online` if it is not set."""
+    `offline` if it is not set."""
+
+
+@dataclass(frozen=True)
+class MlflowParams:
+    """Settings of MLflow (extra `mlflow`)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    uri: Annotated[str, MinLen(1)] | None = None
+    """Address of a store or a server, such as `http://localhost:5000`; null: `mlflow/mlflow.db` beside the run
+    directory, which all runs of an output directory share."""
+
+    experiment: Annotated[str, MinLen(1)] = "axiomrl"
+    """Experiment of the run."""
+
+
+@dataclass(frozen=True)
+class TrackioParams:
+    """Settings of trackio (extra `trackio`), which keeps its files on this machine."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    project: Annotated[str, MinLen(1), Predicate(_is_project), DocInfo("letters, digits, `-`, `_`, `.`")] = "axiomrl"
+    """Project of the run."""
+
+    group: str | None = None
+    """Group of the run, for example one benchmark."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +76,31 @@ class TrackingParams:
     wandb: WandbParams | bool | None = None
     """Send metrics to Weights & Biases: `true`, or a mapping with settings; null and `false`: do not."""
 
+    mlflow: MlflowParams | bool | None = None
+    """Send metrics to MLflow: `true`, or a mapping with settings; null and `false`: do not."""
+
+    trackio: TrackioParams | bool | None = None
+    """Send metrics to trackio: `true`, or a mapping with settings; null and `false`: do not."""
+
     @property
-    def wandb_params(self) -> WandbParams | None:
-        """Settings of Weights & Biases, None if it is not used."""
-        return self.wandb if isinstance(self.wandb, WandbParams) else WandbParams() if self.wandb else None
+    def trackers(self) -> dict[str, WandbParams | MlflowParams | TrackioParams]:
+        """Settings of each tracker in use, by its name, which is also that of its extra."""
+        known = {"wandb": WandbParams, "mlflow": MlflowParams, "trackio": TrackioParams}
+        given = {name: getattr(self, name) for name in known}
+        return {name: known[name]() if value is True else value for name, value in given.items() if value}
+
+
+@dataclass(frozen=True)
+class VideoParams:
+    """Films of the policy while it learns (extra `video`)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    interval: Annotated[int, Ge(1)]
+    """Environment steps between films."""
+
+    episodes: Annotated[int, Ge(1), Le(100)] = 1
+    """Episodes to film each time, one file each; of every task in a suite."""
 
 
 @dataclass(frozen=True)

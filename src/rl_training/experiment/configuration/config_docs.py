@@ -17,7 +17,10 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_blocks import (
     BenchmarkParams,
     EarlyStoppingParams,
+    MlflowParams,
     TrackingParams,
+    TrackioParams,
+    VideoParams,
     WandbParams,
 )
 from rl_training.experiment.configuration.env_params import EnvParams
@@ -78,6 +81,9 @@ def render_config_schema() -> str:
         _BLOCKS,
         _prefixed("tracking", TrackingParams),
         _prefixed("tracking.wandb", WandbParams),
+        _prefixed("tracking.mlflow", MlflowParams),
+        _prefixed("tracking.trackio", TrackioParams),
+        _prefixed("video", VideoParams),
         _prefixed("benchmark", BenchmarkParams),
         _prefixed("early_stopping", EarlyStoppingParams),
         _ALGORITHMS,
@@ -152,11 +158,11 @@ multiplies the scheduled value by a factor that rises linearly from 0 to 1; it d
 schedule."""
 
 _BLOCKS = """\
-## `tracking`, `benchmark` and `early_stopping`
+## `tracking`, `video`, `benchmark` and `early_stopping`
 
-`metrics.jsonl` is always written; `tracking` adds dashboards. `benchmark.seeds` trains the configuration once
-per seed and [summarises](run-artifacts.md#sweeps-over-seeds) the results. `early_stopping` ends a run before
-its horizon."""
+`metrics.jsonl` is always written; `tracking` adds [dashboards](tracking.md), and `video` records
+[films](tracking.md#films-during-training). `benchmark.seeds` trains the configuration once per seed and
+[summarises](run-artifacts.md#sweeps-over-seeds) the results. `early_stopping` ends a run before its horizon."""
 
 _ALGORITHMS = """\
 ## `algo_kwargs`, by algorithm

@@ -20,3 +20,15 @@ def printable_lines(text: str) -> str:
     Indented lines cannot be mistaken for lines of the program.
     """
     return "\n  ".join(map(printable, text.expandtabs().split("\n")))
+
+
+def number(value: float) -> str:
+    """Return a number in few characters."""
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"

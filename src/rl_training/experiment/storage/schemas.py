@@ -128,6 +128,7 @@ class Metadata(_Plain):
     status: Text
     notices: list[Text]
     hardware: dict[str, Any]
+    trackers: dict[str, dict[str, Text | None]] = {}
     latest_metrics: dict[str, Any]
 
 
@@ -210,6 +211,7 @@ class Counters(_Plain):
     task_episodes: dict[str, Episodes] = {}
     env_metrics: GivenMetrics = GivenMetrics()
     logged: Logged = Logged()
+    film_due: bool = False
 
 
 def _both_files(lengths: dict[str, int]) -> dict[str, int]:

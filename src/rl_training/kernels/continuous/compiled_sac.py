@@ -13,7 +13,7 @@ from rl_training.algorithms.sac import SAC
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels.checks import compare
-from rl_training.kernels.compiled import actor_critics, sac_update
+from rl_training.kernels.compiled.continuous import actor_critics, sac_update
 from rl_training.kernels.continuous.compiled_update import CompiledUpdate, stack_of, tensors_of
 from rl_training.kernels.layouts import flat_array
 

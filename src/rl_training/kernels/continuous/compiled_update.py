@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels.checks import compare
-from rl_training.kernels.compiled.actor_critics import (
+from rl_training.kernels.compiled.continuous.actor_critics import (
     ACTOR_GRADIENT,
     CRITIC_GRADIENT,
     CRITIC_STEP,
@@ -25,9 +25,9 @@ from rl_training.kernels.compiled.actor_critics import (
     Parameters,
     Transitions,
 )
+from rl_training.kernels.compiled.continuous.stacks import Stack
 from rl_training.kernels.compiled.lanes import LANES
 from rl_training.kernels.compiled.layers import Scratch, bits_size, panel_size
-from rl_training.kernels.compiled.stacks import Stack
 from rl_training.kernels.layouts import ACTIVATIONS, Place, as_array, flat_array, linear_place, stacked_places, zeros
 from rl_training.models.layers import StackedMLP, parameter_pairs
 from rl_training.models.optimizers import FlatOptimizer

@@ -41,27 +41,35 @@ class Watch:
 
 
 class CompiledValues:
-    """A compiled model in the place of the network whose values bootstrap returns; its first values are compared."""
+    """A compiled model in the place of the network whose values bootstrap returns; its first values are compared.
 
-    def __init__(self, compiled: Any, network: Any, kernel: str) -> None:
+    They are compared again with weights moved at random, like those of `CheckedModel`.
+    """
+
+    def __init__(self, compiled: Any, model: Any, kernel: str, *, compile_copy: Callable[[Any], Any]) -> None:
+        """`compile_copy` returns the compiled form of a copy of the model with moved weights."""
         self.compiled = compiled
-        self.network = network
+        self.model = model
         self.kernel = kernel
-        self.encoder = network.encoder
+        self.compile_copy = compile_copy
+        self.encoder = model.network.encoder
         self._checked = False
 
     def values(self, observation: Any) -> Tensor:
         """Return the values [B] of observations."""
         found: Tensor = self.compiled.initial(observation).value
         if not self._checked:
-            with eager():
-                difference = _distance(found.numpy(), self.network.values(observation))
-            # What is not finite is not the kernel's doing.
-            if not difference <= TOLERANCE and found.isfinite().all():
-                what = f"the values that bootstrap this run's first returns ({difference:.1e})"
-                raise KernelMismatch(self.kernel, what)
+            self._compare(found, self.model, observation)
+            moved = _moved_copy(self.model)
+            self._compare(self.compile_copy(moved).initial(observation).value, moved, observation)
             self._checked = True
         return found
+
+    def _compare(self, found: Tensor, model: Any, observation: Any) -> None:
+        with eager():
+            difference = _distance(found.numpy(), model.network.values(observation))
+        if not difference <= TOLERANCE and found.isfinite().all():  # what is not finite is not the kernel's doing
+            raise KernelMismatch(self.kernel, f"the values that bootstrap this run's first returns ({difference:.1e})")
 
 
 class CheckedModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from rl_training.envs.make import make_slots
 from rl_training.envs.slot import EnvSlot
 from rl_training.errors import AxiomError, EnvironmentFailure, MissingExtraError
-from rl_training.experiment.checkpoints import Checkpoint
+from rl_training.experiment.runs import VIDEOS
 from rl_training.experiment.storage.files import make_directory, storage_errors
 from rl_training.experiment.tasks import Task
 from rl_training.runtime.acting.evaluator import play_episodes
@@ -28,19 +28,21 @@ def record_episodes(
     policy: Policy,
     task: Task,
     seeds: Sequence[int],
-    checkpoint: Checkpoint,
+    run_dir: Path,
     *,
+    step: int,
     label: str = "",
     generator: torch.Generator | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> list[Path]:
     """Record one episode per seed in the run's `videos`, with sampled actions if a generator is given.
 
-    `label` is part of the file names, to distinguish several tasks.
+    `step` and `label` are part of the file names; the label distinguishes several tasks.
     """
     if not seeds:
         return []
     writer_of = _video_writer()
-    directory = checkpoint.run_dir / "videos"
+    directory = run_dir / VIDEOS
     slot = _video_slot(task)
     paths = []
     try:
@@ -48,13 +50,13 @@ def record_episodes(
             make_directory(directory)
         fps = int(slot.env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)
         for seed in seeds:
-            path = directory / f"step_{checkpoint.step}__{label}seed{seed}.mp4"
+            path = directory / f"step_{step}__{label}seed{seed}.mp4"
             with _whole_file(path) as unfinished, contextlib.closing(writer_of(unfinished, fps)) as writer:
 
                 def capture(slot: EnvSlot, writer: Any = writer) -> None:
                     writer.append_data(_frame(slot, task.env_id))
 
-                play_episodes(policy, [slot], [seed], generator=generator, on_step=capture)
+                play_episodes(policy, [slot], [seed], generator=generator, on_step=capture, interrupted=interrupted)
             paths.append(path)
     finally:
         slot.close()

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from rl_training.experiment.storage.printing import printable
-from rl_training.runtime.recording.progress import StepRate, duration
+from rl_training.experiment.storage.printing import duration, printable
+from rl_training.runtime.recording.progress import StepRate
 
 LINE_INTERVAL = 5.0
 """Seconds between plain lines."""

@@ -42,6 +42,7 @@ class RunCounters:
         self._logged_step = 0
         self._evaluated_step: int | None = None
         self._evaluation_due = False
+        self._film_due = False
 
     def counters(self) -> dict[str, Any]:
         """Return everything as plain values and tensors."""
@@ -53,6 +54,7 @@ class RunCounters:
             "episodes": self.episodes.state_dict(),
             **({"task_episodes": by_task} if by_task else {}),
             **({"env_metrics": given} if (given := self.env_metrics.state_dict()) else {}),
+            **({"film_due": True} if self._film_due else {}),
             **({"logged": logged} if (logged := self.logged.state_dict()) else {}),
         }
 
@@ -64,6 +66,7 @@ class RunCounters:
         self.episodes.load_state_dict(state["episodes"])
         self.env_metrics.load_state_dict(state.get("env_metrics", {}))
         self.logged.load_state_dict(state.get("logged", {}))
+        self._film_due = state.get("film_due", False)
         for task, episodes in state.get("task_episodes", {}).items():
             self.task_episodes[task] = EpisodeStatistics()
             self.task_episodes[task].load_state_dict(episodes)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from rl_training.experiment.storage.printing import printable
+from rl_training.experiment.storage.printing import duration, number, printable
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 
 logger = logging.getLogger("rl_training")
@@ -216,15 +216,3 @@ def returns_text(metrics: Mapping[str, Any], name: str) -> str | None:
     if tasks:
         return ", ".join(f"{task} {number(value)}" for task, value in tasks.items())
     return number(metrics[name]) if name in metrics else None
-
-
-def number(value: float) -> str:
-    """Return a number in few characters."""
-    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as hours, minutes and seconds."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rl_training.experiment.checkpoints import check_still_there
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import CallbackList, TrainingEvent
 from rl_training.runtime.recording.counters import RunCounters
@@ -25,6 +27,8 @@ class RecordedRun(RunCounters):
     def __init__(self) -> None:
         super().__init__()
         self.run_dir: Path | None = None
+        self._checkpoint_path: Path | None = None
+        self._timed_from = (0, 0.0)  # step and time of the last row
 
     def request_stop(self, reason: str) -> None:
         """End the run after the current step."""
@@ -40,6 +44,26 @@ class RecordedRun(RunCounters):
         self._recorder.row(row)
         self._latest.update({key: value for key, value in row.items() if key != "event"})
 
+    def _log(self) -> dict[str, Any]:
+        """Record and return a row of the metrics since the last one."""
+        self.metrics.check_finite(self.step)
+        now, (step, since) = time.perf_counter(), self._timed_from
+        row = {
+            "event": "train",
+            "global_step": self.step,
+            "update_count": self.update_count,
+            **self.episode_metrics(),
+            **self.metrics.means(),
+            **self.env_metrics.take(),
+            **self._resolved,
+            "steps_per_second": (self.step - step) / max(now - since, 1e-9),
+            **self._times,
+        }
+        self._timed_from, self._logged_step = (self.step, now), self.step
+        self.metrics.clear()
+        self._record(row)
+        return row
+
     def _best_path(self) -> Path | None:
         assert self.run_dir is not None
         return None if self._best is None else self.run_dir / self._best["path"]
@@ -49,6 +73,14 @@ class RecordedRun(RunCounters):
         assert self._best is not None
         self.notify(f"{self._best['path']}, the best at that time, is gone; a new best is chosen from here on")
         self._best = None
+
+    def _check_saved(self) -> None:
+        """Raise an error if saved files were removed: a run whose checkpoints vanish must not end as a success."""
+        if self._checkpoint_path is not None:
+            check_still_there(self._checkpoint_path)
+        best = self._best_path()
+        if best is not None and not best.is_dir():
+            self._forget_best()
 
     def _end(self, status: str, error: BaseException | None = None) -> None:
         """Call the callbacks about the end of the run, record it and close the files."""

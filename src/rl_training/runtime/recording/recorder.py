@@ -23,8 +23,9 @@ from rl_training.experiment.runs import (
     write_metadata,
 )
 from rl_training.experiment.storage.files import GONE, hold_lock, storage_errors
-from rl_training.runtime.recording.sinks import JsonLines, MetricSink, Row, TensorBoardSink, WandbSink, plain_value
-from rl_training.runtime.run_utils import serialize_train_config
+from rl_training.runtime.recording.sinks import JsonLines, MetricSink, Row, TensorBoardSink, plain_value
+from rl_training.runtime.recording.trackers.opening import open_trackers
+from rl_training.runtime.recording.trackers.tracker_sink import TrackerSink
 
 logger = logging.getLogger("rl_training")
 
@@ -56,20 +57,32 @@ class RunRecorder:
         self._metrics = JsonLines(run_dir / METRICS)
         self._evaluations = JsonLines(run_dir / EVALUATIONS)
         self._sinks: list[MetricSink] = [self._metrics]
-        try:
-            self._open_trackers(config, resumed_at)
-        except BaseException as error:
-            # Without this, the run, which nobody else knows of yet, would be listed as running for ever.
-            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            self.finish(status, f"{type(error).__name__}: {error}")
-            raise
+        self._trackers: list[TrackerSink] = []
+        if tracking_params(config).tensorboard:
+            self._sinks.append(TensorBoardSink(run_dir / "tensorboard", resumed_at=resumed_at))
 
-    def _open_trackers(self, config: TrainConfig, resumed_at: int) -> None:
-        tracking = tracking_params(config)
-        if tracking.tensorboard:
-            self._sinks.append(TensorBoardSink(self.run_dir / "tensorboard", resumed_at=resumed_at))
-        if tracking.wandb_params is not None:
-            self._sinks.append(WandbSink(tracking.wandb_params, self.run_dir, serialize_train_config(config)))
+    def follow(self, config: TrainConfig) -> None:
+        """Start the trackers, or continue their runs; to be called when the rows are those to go on from."""
+        recorded = self.metadata.setdefault("trackers", {})
+        for record in recorded.values():
+            record["error"] = None  # they are tried again
+        self._trackers = open_trackers(
+            config, self.run_dir, known=recorded, rows=self._metrics.rows, report=self._report_tracker
+        )
+        for tracker in self._trackers:
+            if tracker.identity:
+                logger.info("tracking.%s: %s", tracker.name, ", ".join(map(" ".join, tracker.identity.items())))
+                recorded[tracker.name] = {"error": None, **recorded.get(tracker.name, {}), **tracker.identity}
+
+    def _report_tracker(self, name: str, error: str | None) -> None:
+        """Record that a tracker has failed, and log it once; or that it holds all rows again."""
+        record = self.metadata["trackers"].setdefault(name, {})
+        record["error"] = error
+        if error is not None:
+            sentence = f"tracking.{name}: {error}; training goes on, and metrics.jsonl holds all rows"
+            if sentence not in self.metadata["notices"]:
+                logger.warning("%s", sentence)
+            self.notice(sentence)
 
     def _reserve(self, size: int) -> None:
         """Reserve space in the lock file, so that the end of the run can be recorded on a full disk."""
@@ -88,6 +101,8 @@ class RunRecorder:
         """Record one row of metrics."""
         for sink in self._sinks:
             sink.write(row)
+        for tracker in self._trackers:  # after the file, which they read
+            tracker.write(row)
         self.metadata["latest_metrics"].update({key: value for key, value in row.items() if key != "event"})
 
     def episodes(self, rows: Iterable[Row]) -> None:
@@ -118,6 +133,8 @@ class RunRecorder:
         """Record how the run ended, close the files and release the lock."""
         ended = {"status": status, "error": error, "finished_at_utc": utc_now()}
         try:
+            for tracker in self._trackers:
+                tracker.close(status)
             try:
                 self.update(**ended)
             except StorageError:

@@ -1,20 +1,15 @@
-"""Destinations of metric rows: `metrics.jsonl`, TensorBoard, Weights & Biases."""
+"""Files of metric rows: `metrics.jsonl` and TensorBoard's events; `trackers` has the dashboards that follow them."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.errors import MissingExtraError, RunFailure
-from rl_training.experiment.configuration.config_blocks import WandbParams
 from rl_training.experiment.storage.files import check_still_there, open_to_append, storage_errors
-
-logger = logging.getLogger("rl_training")
 
 Row = Mapping[str, Any]
 
@@ -51,6 +46,10 @@ class JsonLines:
             self._file.write(line.encode() + b"\n")
             self._file.flush()
         check_still_there(self._file, self.path)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all rows in the file."""
+        return [json.loads(line) for line in self.path.read_bytes().splitlines()]
 
     def sync(self) -> int:
         """Sync the rows to disk and return the file's length."""
@@ -97,54 +96,6 @@ class TensorBoardSink:
         """Flush and close the event file."""
         if self._writer is not None:
             self._writer.close()
-
-
-class WandbSink:
-    """A Weights & Biases run."""
-
-    def __init__(self, params: WandbParams, run_dir: Path, config: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingExtraError("tracking.wandb", "wandb") from error
-        try:
-            self._run = wandb.init(
-                project=params.project,
-                entity=params.entity,
-                group=params.group,
-                name=params.name or run_dir.name,
-                id=run_dir.name[-64:],
-                mode=params.mode,
-                dir=str(run_dir),
-                config=dict(config),
-                resume="allow",
-            )
-        except Exception as error:
-            raise RunFailure(
-                f"tracking.wandb: Weights & Biases could not start ({_cause(error)}); run `wandb login`, or keep the "
-                "files here with tracking.wandb.mode=offline (or the variable WANDB_MODE), or leave tracking.wandb out"
-            ) from error
-
-    def write(self, row: Row) -> None:
-        """Log one row."""
-        try:
-            self._run.log(dict(row), step=int(row["global_step"]))
-        except Exception as error:
-            raise RunFailure(
-                f"tracking.wandb: Weights & Biases did not take the row of step {row['global_step']} "
-                f"({_cause(error)}); resume the run, or leave tracking.wandb out"
-            ) from error
-
-    def close(self) -> None:
-        """Finish the run."""
-        try:
-            self._run.finish()
-        except Exception as error:
-            logger.warning("Weights & Biases did not finish its run (%s); `wandb sync` sends it later", _cause(error))
-
-
-def _cause(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _now() -> float:

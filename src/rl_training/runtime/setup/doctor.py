@@ -22,11 +22,13 @@ _EXTRAS = {
     "envpool": ("envpool",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "minatar": ("minatar",),
+    "mlflow": ("mlflow",),
     "mujoco": ("mujoco",),
     "offline": ("h5py", "minari", "PIL"),
     "plot": ("matplotlib",),
     "ray": ("ray",),
     "robotics": ("gymnasium_robotics", "mujoco"),
+    "trackio": ("trackio",),
     "video": ("imageio", "imageio_ffmpeg", "pygame"),
     "wandb": ("wandb",),
 }
@@ -42,7 +44,7 @@ _FAMILIES = {
     "robotics": ("gymnasium_robotics:FetchReach-v4", ("gymnasium-robotics", "mujoco")),
     "dmc": ("shimmy:dm_control/cartpole-balance-v0", ("dm-control", "mujoco")),
 }
-_TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
+_TRACKERS = {name: name for name in ("tensorboard", "wandb", "mlflow", "trackio")}
 
 
 def examine() -> dict[str, Any]:

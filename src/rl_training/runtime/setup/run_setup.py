@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +14,18 @@ from rl_training.data.hindsight import GoalTask
 from rl_training.envs.make import make_slots
 from rl_training.envs.spaces import joined_spaces, space_to_json
 from rl_training.envs.vector import VectorEnv
-from rl_training.errors import ConfigError, MissingExtraError
+from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import ResumePoint
-from rl_training.experiment.config import TrainConfig, algorithm_params, check_config, tracking_params
+from rl_training.experiment.config import TrainConfig, algorithm_params, check_config
 from rl_training.experiment.configuration.env_params import env_params
 from rl_training.experiment.named_callbacks import CALLBACKS, named_callbacks
 from rl_training.experiment.own_code.run_code import admit_code, loaded_from, remember_code
 from rl_training.experiment.own_code.user_code import LoadedFrom
 from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.tasks import Task, tasks_of
+from rl_training.runtime.acting.films import Films
 from rl_training.runtime.acting.policy import Policy
+from rl_training.runtime.recording.trackers.opening import check_trackers
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.setup.acceleration import accelerate, accelerate_collecting, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
@@ -75,8 +76,7 @@ class RunSetup:
         check_named_callbacks(self.config)
         self.spec = get_algorithm_spec(self.config.algo)
         self.params = algorithm_params(self.config)
-        if tracking_params(self.config).wandb_params is not None and find_spec("wandb") is None:
-            raise MissingExtraError("tracking.wandb", "wandb")
+        check_trackers(self.config)
         self.device: torch.device = resolve_device(self.config.device)
         self.state: dict[str, Any] | None = None
         """State of the checkpoint to continue from, until it is loaded."""
@@ -86,6 +86,7 @@ class RunSetup:
                 check_num_envs(resume_point.checkpoint, self.config, self.state["collector"])
         self.tasks = self._set_up_tasks()
         self.mixed_dataset = open_mixed_dataset(self.config, self.params, self.tasks[0], resume_point)
+        Films(self.config).check([task.task for task in self.tasks])
         check_sizes(
             self.config,
             self.params,

@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML file: no network, no script, no other file.
+"""A report as one HTML file: no network, no script, no other file but the films of runs.
 
 All text from runs goes through the template or through `Markup.format`, which both escape it. The same report always
 gives the same bytes.
@@ -7,13 +7,11 @@ gives the same bytes.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import quote
 
 import jinja2
 import numpy as np
@@ -32,7 +30,9 @@ from rl_training.zoo.page.curves import (
     read_histories,
     shorter_ranges,
 )
+from rl_training.zoo.page.films import MOST_ENTRIES, chosen, films_of_entry
 from rl_training.zoo.page.palette import DARK_PAPER, LIGHT_PAPER, STYLES
+from rl_training.zoo.page.places import Beside, Places
 from rl_training.zoo.page.svg_charts import interval_chart, legend_sign, line_chart
 from rl_training.zoo.quantities import Quantity, quantity_of, range_text, seed_text
 from rl_training.zoo.reporting import Report
@@ -79,16 +79,38 @@ class Section(NamedTuple):
     tables: Sequence[Table] = ()
     differences: Table | None = None
     """Settings by entry, collapsed if there are many."""
+    films: Sequence[tuple[str, str]] = ()
+    """Caption and address of each film."""
 
 
-def render_page(report: Report, kind: Literal["report", "leaderboard"], folder: Path) -> str:
-    """Return the page; links to run directories are relative to `folder`, where the page will be."""
+class Reloading(NamedTuple):
+    """How a served page is kept up to date."""
+
+    seconds: int | None
+    """Time between reloads; None if it does not reload itself."""
+    other: str
+    """Address of the same page that does what this one does not."""
+
+
+def render_page(
+    report: Report,
+    kind: Literal["report", "leaderboard"],
+    folder: Path,
+    *,
+    places: Places | None = None,
+    reloading: Reloading | None = None,
+) -> str:
+    """Return the page; run directories and films are linked relative to `folder`, where it will be, or by `places`."""
+    places = places or Beside(folder)
     histories = read_histories((place.entry for place in report.standings), further=True)
-    boards = [_board_section(report, env_id, histories, number) for number, env_id in enumerate(report.environments, 1)]
+    boards = [
+        _board_section(report, env_id, histories, number, places)
+        for number, env_id in enumerate(report.environments, 1)
+    ]
     sections = [
         *boards,
         *_suite_sections(report),
-        *([_run_section(report, folder)] if kind == "report" and report.runs else []),
+        *([_run_section(report, places)] if kind == "report" and report.runs else []),
         *_further_sections(report),
         *_notes(report, histories),
     ]
@@ -98,6 +120,7 @@ def render_page(report: Report, kind: Literal["report", "leaderboard"], folder: 
         style=_style(),
         metrics=_metric_choices(histories) if boards else [],
         sections=sections,
+        reloading=reloading,
     )
     return page + "\n"
 
@@ -151,7 +174,7 @@ def _metric_choices(histories: Histories) -> list[tuple[str, str, bool]]:
 # -- environments ----------------------------------------------------------------------------------
 
 
-def _board_section(report: Report, env_id: str, histories: Histories, number: int) -> Section:
+def _board_section(report: Report, env_id: str, histories: Histories, number: int, places: Places) -> Section:
     board = report.board(env_id)
     labels = [report.label(place.entry) for place in board]
     figures = [
@@ -176,7 +199,20 @@ def _board_section(report: Report, env_id: str, histories: Histories, number: in
         figures=figures,
         tables=[_signed(board_table(report, env_id).without_empty_columns()._replace(title="Leaderboard"))],
         differences=_differences(report, env_id),
+        films=_films(board, labels, places),
     )
+
+
+def _films(board: Sequence[Standing], labels: Sequence[str], places: Places) -> list[tuple[str, str]]:
+    """Return some films of one run of each entry, with what they show."""
+    shown = []
+    found = [(label, films_of_entry(place.entry)) for place, label in zip(board, labels, strict=True)]
+    for label, of_run in [(label, of_run) for label, of_run in found if of_run is not None][:MOST_ENTRIES]:
+        run, films = of_run
+        for film in chosen(films):
+            caption = f"{label}, seed {run.seed}, after {film.step:,} steps"
+            shown.append((caption, places.film(film.path)))
+    return shown
 
 
 def _curve_figures(
@@ -297,11 +333,11 @@ def _only(table: Table, suite: str) -> Table:
     return table._replace(columns=table.columns[1:], rows=[row[1:] for row in table.rows if row[0] == suite])
 
 
-def _run_section(report: Report, folder: Path) -> Section:
+def _run_section(report: Report, places: Places) -> Section:
     table = run_table(report).without_empty_columns()
     # The name is long and comes late: a phone shows the first columns.
     order = sorted(range(len(table.columns)), key=lambda column: _RUN_ORDER.index(table.columns[column]))
-    decorated = {"run": lambda run: _link(run.path, folder), "status": lambda run: _status(run.status)}
+    decorated = {"run": lambda run: _link(run.path, places), "status": lambda run: _status(run.status)}
     rows = [
         tuple(
             decorated[table.columns[column]](run) if table.columns[column] in decorated else row[column]
@@ -319,13 +355,11 @@ def _status(status: str) -> Markup:
     return Markup('<span class="status {0}">{0}</span>').format(status)
 
 
-def _link(path: Path, folder: Path) -> Markup:
-    """Return a link to a directory, relative to the page's folder if possible."""
-    try:
-        target = quote(os.fsencode(Path(os.path.relpath(path, folder)).as_posix()))
-    except ValueError:  # another drive
-        target = Path(os.path.abspath(path)).as_uri()
-    return Markup('<a href="{}/">{}</a>').format(target, printable(path.name))
+def _link(path: Path, places: Places) -> Markup | str:
+    """Return a link to a directory, or its name if it cannot be linked."""
+    target = places.run(path)
+    name = printable(path.name)
+    return name if target is None else Markup('<a href="{}">{}</a>').format(target, name)
 
 
 def _further_sections(report: Report) -> list[Section]:

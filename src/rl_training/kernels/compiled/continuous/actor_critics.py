@@ -12,10 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rl_training.kernels.compiled.blocks import padded
-from rl_training.kernels.compiled.heads import head_backward, head_forward, head_gradient, pack_head
-from rl_training.kernels.compiled.lanes import LANES
-from rl_training.kernels.compiled.layers import Scratch
-from rl_training.kernels.compiled.stacks import (
+from rl_training.kernels.compiled.continuous.stacks import (
     Stack,
     hidden_backward,
     hidden_forward,
@@ -23,6 +20,9 @@ from rl_training.kernels.compiled.stacks import (
     input_gradient,
     put_columns,
 )
+from rl_training.kernels.compiled.heads import head_backward, head_forward, head_gradient, pack_head
+from rl_training.kernels.compiled.lanes import LANES
+from rl_training.kernels.compiled.layers import Scratch
 from rl_training.kernels.compiled.steps import adam_range, add_up, clip_factor, polyak
 from rl_training.search.compilation import part
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rl_training.kernels.compiled.actor_critics import (
+from rl_training.kernels.compiled.blocks import fill, padded
+from rl_training.kernels.compiled.continuous.actor_critics import (
     ACTOR_GRADIENT,
     ACTOR_SQUARES,
     ACTOR_SUM,
@@ -31,8 +32,7 @@ from rl_training.kernels.compiled.actor_critics import (
     smallest_values,
     sum_gradients,
 )
-from rl_training.kernels.compiled.blocks import fill, padded
-from rl_training.kernels.compiled.stacks import Stack
+from rl_training.kernels.compiled.continuous.stacks import Stack
 from rl_training.search.compilation import compiled, part
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rl_training.kernels.compiled.actor_critics import (
+from rl_training.kernels.compiled.blocks import fill, padded
+from rl_training.kernels.compiled.continuous.actor_critics import (
     ACTOR_GRADIENT,
     ACTOR_SQUARES,
     ACTOR_SUM,
@@ -32,8 +33,7 @@ from rl_training.kernels.compiled.actor_critics import (
     smallest_values,
     sum_gradients,
 )
-from rl_training.kernels.compiled.blocks import fill, padded
-from rl_training.kernels.compiled.stacks import Stack
+from rl_training.kernels.compiled.continuous.stacks import Stack
 from rl_training.kernels.compiled.steps import adam_range
 from rl_training.models.distributions import LOG_SQRT_2PI
 from rl_training.models.heads import LOG_STD_RANGE

@@ -1,0 +1,1 @@
+"""Compiled updates of actors and critics for continuous actions."""

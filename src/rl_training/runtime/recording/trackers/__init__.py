@@ -1,0 +1,1 @@
+"""Dashboards of other packages that follow a run: Weights & Biases, MLflow, trackio."""

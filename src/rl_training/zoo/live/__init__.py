@@ -1,0 +1,1 @@
+"""Looking at runs while they go on: `axiomrl watch`."""

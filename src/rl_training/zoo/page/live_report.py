@@ -1,0 +1,37 @@
+"""The report of runs that go on, as a page at a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rl_training.zoo.page.html_report import Reloading, render_page
+from rl_training.zoo.page.places import Served
+from rl_training.zoo.page.server import STILL, LivePage, PageServer
+from rl_training.zoo.reporting import Filters, build_report
+from rl_training.zoo.run_files import UnreadableError, read_run_metadata
+from rl_training.zoo.run_index import UnreadableRun
+
+SECONDS_BETWEEN_RELOADS = 10
+
+
+def serve_report(paths: Sequence[Path], filters: Filters, port: int) -> PageServer:
+    """Return a server, which listens already, for the report of some runs."""
+
+    def build(places: Served, still: bool) -> str:
+        report = build_report(paths, filters)
+        going_on = any(run.status == "running" for run in report.runs) or any(map(_has_begun, report.unreadable))
+        reloading = Reloading(None, "/") if still else Reloading(SECONDS_BETWEEN_RELOADS, f"/?{STILL}")
+        return render_page(report, "report", Path(), places=places, reloading=reloading if going_on or still else None)
+
+    live = LivePage(paths, build)
+    live.page(still=False)  # so that a mistake is reported before anybody looks
+    return PageServer(live, port)
+
+
+def _has_begun(run: UnreadableRun) -> bool:
+    """Return whether a run that cannot be read goes on: it has no row yet."""
+    try:
+        return bool(read_run_metadata(run.path)["status"] == "running")
+    except UnreadableError:
+        return False
