@@ -158,3 +158,11 @@ def test_a_dataset_that_vanishes_before_the_run_leaves_nothing(tmp_path: Path, d
     with pytest.raises(ConfigError, match="there is no dataset"):
         train(config)
     assert not (tmp_path / "runs").exists()
+
+
+def test_masks_of_another_width_are_refused(tmp_path: Path) -> None:
+    shown = open_dataset(CARTPOLE).observation_space
+    write_dataset("tests/masked-v0", shown, spaces.Discrete(2), infos=["action_mask"])  # of four choices
+    with pytest.raises(ConfigError, match=r"the action masks of tests/masked-v0 have the shape \(4,\)"):
+        train(offline_config("discrete_cql", tmp_path / "runs", dataset="tests/masked-v0"))
+    assert not (tmp_path / "runs").exists()

@@ -12,8 +12,8 @@ import torch
 from gymnasium import Space, spaces
 
 from dataset_parts import IMAGE, PARTS, VECTOR
-from offline_parts import write_dataset
-from replay_parts import CPU
+from offline_parts import RATES, make_offline, write_dataset
+from replay_parts import CPU, generator
 from rl_training.data.datasets.columns import DatasetColumns, load_columns
 from rl_training.data.datasets.dataset import open_dataset
 from rl_training.data.datasets.episode import Episode
@@ -179,5 +179,15 @@ def test_recorded_masks_become_those_of_batches() -> None:
     assert batches[0].mask is not None
     assert batches[0].next_mask is not None
     places = columns.place[rows[0]]
+    masks[~masks.any(axis=1)] = True  # where nothing is legal, as at the end of a game
     np.testing.assert_array_equal(batches[0].mask, masks[places])
     np.testing.assert_array_equal(batches[0].next_mask, masks[places + 1])
+
+
+def test_no_legal_action_at_the_end_leaves_targets_finite() -> None:
+    """The largest of no values is minus infinity, which a discount of 0 would turn into NaN."""
+    _, columns = _columns(VECTOR, spaces.Discrete(4), infos=["action_mask"])
+    columns.observation_infos["action_mask"][:] = 0
+    learner = make_offline("discrete_cql", spaces.Discrete(4), observation_space=VECTOR, double=False)
+    (batch,), _ = OfflineReplay(columns, learner.stored_action, gamma=0.9).sample(32, np.random.default_rng(0), CPU)
+    assert learner.update(batch, RATES, generator(0))["loss_q"].isfinite()

@@ -126,7 +126,7 @@ class OfflineReplay:
             "next_observation": self._observations(places + 1, arrays["next_observation"]),
         }
         if self._masks is not None:
-            gathered |= {"mask": self._masks.take(places, axis=0), "next_mask": self._masks.take(places + 1, axis=0)}
+            gathered |= {"mask": self._legal(self._masks, places), "next_mask": self._legal(self._masks, places + 1)}
         if self.with_next_action:
             gathered["next_action"] = self._next_actions(rows)
         return gathered
@@ -137,6 +137,16 @@ class OfflineReplay:
             lambda array, out: array.take(places, axis=0, out=out, mode="clip"), self.columns.observation, into
         )
         return found if self.normalizer is None else self.normalizer(found)
+
+    @staticmethod
+    def _legal(masks: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return the masks of observations; where nothing is legal, as at the end of a game, everything counts as so.
+
+        Otherwise the largest legal value would be minus infinity, which no discount turns into 0.
+        """
+        found = masks.take(places, axis=0).astype(np.bool_)
+        found[~found.any(axis=-1)] = True
+        return found
 
     def _next_actions(self, rows: np.ndarray) -> np.ndarray:
         """Return the actions after those in rows, NaN at the end of an episode."""

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from rl_training.algorithms.params.offline_params import OfflineParams, OfflineValueParams
 from rl_training.data.datasets.columns import DatasetColumns, load_columns
 from rl_training.data.datasets.dataset import Dataset, open_dataset
+from rl_training.data.datasets.episode import ACTION_MASK
 from rl_training.data.datasets.location import datasets_root
 from rl_training.data.datasets.offline_replay import (
     OfflineReplay,
@@ -24,7 +25,7 @@ from rl_training.data.datasets.offline_replay import (
 from rl_training.envs.lookup import find_spec
 from rl_training.envs.make import inspect_environment
 from rl_training.envs.normalize import Normalizers, ObservationNormalizer
-from rl_training.envs.spaces import same_form, unsupported_action, unsupported_observation
+from rl_training.envs.spaces import mask_width, same_form, unsupported_action, unsupported_observation
 from rl_training.errors import AxiomError, CheckpointError, ConfigError, DatasetError
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -127,12 +128,21 @@ class DatasetTask(TaskSetup):
     def load(self) -> DatasetColumns:
         """Read the transitions and measure the observations; a restored run replaces these statistics by equal ones."""
         self.columns = load_columns(self.dataset)
+        self._check_masks(self.columns)
         logger.info(
             "dataset %s: %d steps in %d episodes", self.dataset.name, len(self.columns), len(self.columns.first)
         )
         if self._normalizers.observation is not None:
             measure_observations(self.columns, self._normalizers.observation)
         return self.columns
+
+    def _check_masks(self, columns: DatasetColumns) -> None:
+        masks, width = columns.observation_infos.get(ACTION_MASK), mask_width(self.action_space)
+        if masks is not None and width and masks.shape[1:] != (width,):
+            raise ConfigError(
+                f"dataset: the action masks of {self.dataset.name} have the shape {masks.shape[1:]}, and its actions "
+                f"need ({width},); remove them from its infos, or record them anew"
+            )
 
     def _check_supported(self) -> None:
         found = (
