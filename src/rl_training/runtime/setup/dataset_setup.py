@@ -53,14 +53,14 @@ def with_dataset(config: TrainConfig) -> TrainConfig:
         config = dataclasses.replace(config, dataset=str(dataset.path.resolve()))
     if get_algorithm_spec(config.algo).loop != "offline" or config.env_id is not None:
         return config
-    env_id, env_kwargs, problem = _environment_of(dataset, config.env_kwargs)
-    if env_id is None:
-        logger.warning("there is no evaluation: %s; name an environment by env_id (--env) to have one", problem)
+    env_id, env_kwargs, _ = _environment_of(dataset, config.env_kwargs)
+    if env_id is None:  # which the run reports
         return dataclasses.replace(config, eval_episodes=0)
     return dataclasses.replace(config, env_id=env_id, env_kwargs=env_kwargs)
 
 
 def open_named(name: str) -> Dataset:
+    """Return the dataset that a configuration names."""
     try:
         return open_dataset(name)
     except DatasetError as error:
@@ -117,6 +117,12 @@ class DatasetTask(TaskSetup):
         normalizer = ObservationNormalizer(self.observation_space, clip) if params.normalize_observation else None
         self._normalizers = Normalizers(normalizer)
         self.columns: DatasetColumns | None = None
+        self.notices: list[str] = []
+        """Messages to the user about the dataset."""
+        if config.env_id is None:
+            problem = _environment_of(self.dataset, config.env_kwargs)[2] or "the run began without an environment"
+            repair = "name an environment by env_id (--env) to have one"
+            self.notices.append(f"there is no evaluation: {problem}; {repair}")
 
     def load(self) -> DatasetColumns:
         """Read the transitions and measure the observations; a restored run replaces these statistics by equal ones."""
@@ -221,8 +227,8 @@ def _reward_scale(task: DatasetTask, params: OfflineValueParams) -> float:
         return 1.0
     scale = return_range_scale(task.columns)
     if scale is None:
-        logger.warning(
-            "normalize_reward has no effect: all episodes of the dataset %s have the same return", task.dataset.name
+        task.notices.append(
+            f"normalize_reward has no effect: all episodes of the dataset {task.dataset.name} have the same return"
         )
         return 1.0
     return scale
