@@ -14,6 +14,7 @@ from gymnasium import spaces
 from dataset_parts import VECTOR, random_episode, write_with_minari
 from harness import train_with_stops
 from off_policy_runs import tiny_run, train_checked
+from offline_runs import offline_config
 from processes import uninterrupted
 from replays import assert_same_run_and_replay
 from rl_training.data.datasets.columns import DatasetColumns, load_columns
@@ -25,6 +26,8 @@ from rl_training.data.samplers import UniformSampler
 from rl_training.errors import AxiomError, CheckpointError, ConfigError
 from rl_training.experiment.runs import METADATA
 from rl_training.kernels import requires
+from rl_training.runtime.acting.policy import load_policy
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.workflows import resume, train
 
 PENDULUM, OTHER = "pendulum/mixed-v0", "pendulum/other-v0"
@@ -199,6 +202,40 @@ def test_compiled_updates_learn_from_mixed_batches_as_autograd_does(tmp_path, mo
     assert acceleration == {"kernel": "sac", "reason": None}
     losses = [result.metrics["loss_critic"] for result in results.values()]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+OFFLINE_FORMS = [("cql", "sac"), ("td3_bc", "td3"), ("rebrac", "td3")]
+
+
+@pytest.mark.parametrize(("offline", "online"), OFFLINE_FORMS)
+def test_weights_of_an_offline_run_start_the_online_algorithm(offline, online, tmp_path):
+    sizes = {"hidden_sizes": [8], "critic_layer_norm": offline == "rebrac"}
+    plain = {**sizes, "normalize_observation": False}  # statistics would include the first observations of the child
+    parent = train(offline_run(offline, tmp_path / "offline", algo_kwargs=plain)).run_dir
+    settings = {"algo_kwargs": {**MIX["algo_kwargs"], **sizes}}
+    child = train(mixed(tmp_path / "online", online, init=str(parent), **settings), callbacks=[StopAtOnce()]).run_dir
+    batch = np.linspace([-1, -1, -8], [1, 1, 8], 7, dtype=np.float32)
+    ours, theirs = (load_policy(path).predict(batch) for path in (child / "checkpoints" / "step_0", parent))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_networks_of_an_offline_run_must_fit(tmp_path):
+    parent = train(offline_run("cql", tmp_path / "offline", algo_kwargs={"hidden_sizes": [8, 8]})).run_dir
+    with pytest.raises(ConfigError, match=r"algo_kwargs\.hidden_sizes \(.*8, 8.* there, .*8.* here\)"):
+        train(mixed(tmp_path / "online", init=str(parent), env_kwargs={"normalize_observation": True}))
+    with pytest.raises(ConfigError, match="holds weights of cql, and this run trains td3"):
+        train(mixed(tmp_path / "online", "td3", init=str(parent)))
+
+
+def offline_run(algo: str, output_dir: Path, **changes: Any) -> Any:
+    return offline_config(algo, output_dir, total_timesteps=20, eval_episodes=0, dataset=PENDULUM, **changes)
+
+
+class StopAtOnce(Callback):
+    """Ends a run when it has saved how it starts."""
+
+    def on_train_start(self, event: Any) -> None:
+        event.request_stop("the start was saved")
 
 
 def test_critics_with_layer_normalisation_learn_by_autograd(tmp_path):

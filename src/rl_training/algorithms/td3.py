@@ -37,7 +37,7 @@ class DeterministicParams:
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(FREE, "tau", "policy_delay", "exploration_noise", "target_noise", "target_noise_clip"),
         **rules(FREE, "max_grad_norm", "optimizer_eps"),
-        **rules(NETWORKS, "num_critics", "hidden_sizes", "activation"),
+        **rules(NETWORKS, "num_critics", "hidden_sizes", "activation", "critic_layer_norm"),
     }
 
     tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
@@ -56,6 +56,8 @@ class DeterministicParams:
     """Widths of the hidden layers of actor and critics."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
     """Activation function of the hidden layers."""
+    critic_layer_norm: bool = False
+    """Normalise the critics' hidden layers (LayerNorm), which limits values of actions that no data supports."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
     """Gradients are clipped to this norm; null switches clipping off."""
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
@@ -159,6 +161,7 @@ class TD3(OffPolicyAlgorithm):
             outputs=1,
             hidden_sizes=self.params.hidden_sizes,
             activation=self.params.activation,
+            layer_norm=self.params.critic_layer_norm,
             generator=generator,
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rl_training.errors import AxiomError
-from rl_training.experiment.checkpoints import resolve_checkpoint, verify_checkpoint
+from rl_training.experiment.checkpoints import Checkpoint, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.own_code.run_code import admit_code, checkpoint_config, loaded_from, warn_of_changed_code
@@ -91,6 +91,15 @@ def resume(
     return runner.run()
 
 
+def _check_environment_there(config: TrainConfig, checkpoint: Checkpoint) -> None:
+    """Raise an error if a run has learned from a dataset alone."""
+    if config.env_id is None:
+        raise AxiomError(
+            f"{checkpoint.run_dir} has learned from the dataset {config.dataset} without an environment, so that there "
+            "is none to evaluate it in; name one when you train (--env ID)"
+        )
+
+
 def evaluate(
     checkpoint: str | Path,
     *,
@@ -112,11 +121,7 @@ def evaluate(
     admit_code(config, loaded_from(sound, trust_code=trust_code), callbacks=False)
     warn_of_changed_code(config, sound)
     warn_of_changed_dataset(config, sound)
-    if config.env_id is None:
-        raise AxiomError(
-            f"{sound.run_dir} has learned from the dataset {config.dataset} without an environment, so that there is "
-            "none to evaluate it in; name one when you train (--env ID)"
-        )
+    _check_environment_there(config, sound)
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
     base = config.seed if seed is None else seed
     if count < 1 or base < 0:

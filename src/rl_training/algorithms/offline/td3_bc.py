@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt
-from gymnasium import Space
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms.base import OfflineAlgorithm
 from rl_training.algorithms.params.offline_params import OfflineValueParams
 from rl_training.algorithms.td3 import TD3, DeterministicParams, smoothed_action, td3_critic_loss
 from rl_training.data.replay import ReplayBatch
-from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, rules
+from rl_training.experiment.configuration.fork_rules import FREE, rules
 from rl_training.models.continuous import DeterministicActor, StackedCritic
 
 
@@ -30,7 +29,6 @@ class TD3BCParams(DeterministicParams, OfflineValueParams):
 
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(FREE, "alpha", "actor_bc_coef", "critic_bc_coef", "bc_distance", "actor_value"),
-        **rules(NETWORKS, "critic_layer_norm"),
     }
 
     exploration_noise: Annotated[float, Ge(0)] = 0.1
@@ -47,8 +45,6 @@ class TD3BCParams(DeterministicParams, OfflineValueParams):
     """Whether squared differences of actions are averaged or summed over the action's dimensions."""
     actor_value: Literal["first", "min"] = "first"
     """Whether the actor maximises the first critic's value or the smallest one."""
-    critic_layer_norm: bool = False
-    """Normalise the critics' hidden layers (LayerNorm)."""
 
     @property
     def with_next_action(self) -> bool:
@@ -79,7 +75,7 @@ class ReBRACParams(TD3BCParams):
     actor_value: Literal["first", "min"] = "min"
     """Whether the actor maximises the first critic's value or the smallest one."""
     critic_layer_norm: bool = True
-    """Normalise the critics' hidden layers (LayerNorm)."""
+    """Normalise the critics' hidden layers (LayerNorm), which limits values of actions that no data supports."""
 
 
 def squared_distance(one: Tensor, other: Tensor, params: TD3BCParams) -> Tensor:
@@ -126,19 +122,6 @@ class TD3BC(TD3, OfflineAlgorithm):
     """TD3 that learns from a dataset and stays close to its actions."""
 
     params: TD3BCParams
-
-    def make_critic(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
-        """Return the critics: they map observations and actions [B, size] to values [critics, B, 1]."""
-        return StackedCritic(
-            self.make_encoder(observation_space, orthogonal=False, generator=generator),
-            self.scale.size,
-            count=self.params.num_critics,
-            outputs=1,
-            hidden_sizes=self.params.hidden_sizes,
-            activation=self.params.activation,
-            layer_norm=self.params.critic_layer_norm,
-            generator=generator,
-        )
 
     def critic_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss and metrics; `noise` [B, size] smooths the target policy."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, config_differences
+from rl_training.experiment.config import TrainConfig, algorithm_params, config_differences
 from rl_training.experiment.configuration.env_params import EnvParams, env_params
 from rl_training.experiment.configuration.fork_rules import (
     FREE,
@@ -43,7 +43,15 @@ def changed_settings(original: TrainConfig, config: TrainConfig, *, fork: bool) 
 
 
 def network_differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the network settings in which two configurations of one algorithm differ, with both values."""
+    """Return the network settings in which two configurations differ, with both values.
+
+    The algorithms are the same, or `one` has an offline form of the other's, with every setting of its networks.
+    """
+    if one.algo != other.algo:
+        theirs, ours = algorithm_params(one), algorithm_params(other)
+        names = [name for name, rule in fork_rules(type(ours)).items() if rule == NETWORKS]
+        pairs = {f"algo_kwargs.{name}": (getattr(theirs, name), getattr(ours, name)) for name in names}
+        return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     found = config_differences(one, other)
     return {key: pair for key, pair in found.items() if _rule(one, key) == NETWORKS}
 

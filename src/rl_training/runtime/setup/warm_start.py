@@ -14,7 +14,7 @@ from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint, checkpoint_lineage, resolve_checkpoint, verify_checkpoint
 from rl_training.experiment.config import TrainConfig, validate_config
 from rl_training.experiment.configuration.forks import network_differences
-from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec
 from rl_training.runtime.setup.restored_state import checkpoint_fits, read_checked_state
 from rl_training.runtime.setup.task_setup import TaskSetup
 
@@ -65,7 +65,7 @@ class WarmStart:
         with checkpoint_fits(self.checkpoint):
             algo = manifest["algo"]
             forms = {kind: _form(manifest["spaces"][kind]) for kind in spaces}
-        if algo != config.algo:
+        if not _same_networks(algo, config.algo):
             raise ConfigError(
                 f"init: {place} holds weights of {algo}, and this run trains {config.algo}; train the same"
             )
@@ -122,3 +122,14 @@ def _form(space: Mapping[str, Any]) -> str:
         return f"Box({space['shape']}, {space['dtype']})"
     size = space["nvec"] if kind == "MultiDiscrete" else space["n"]
     return f"{kind}({size})"
+
+
+def _same_networks(theirs: str, ours: str) -> bool:
+    """Return whether weights fit an algorithm: they are of the same, or of an offline form of it."""
+    one, other = ALGORITHMS.get(theirs), ALGORITHMS.get(ours)
+    if theirs == ours or one is None or other is None or one.loop != "offline":
+        return theirs == ours
+    offline, online = one.load_algorithm(), other.load_algorithm()
+    assert isinstance(offline, type)
+    assert isinstance(online, type)
+    return issubclass(offline, online)
