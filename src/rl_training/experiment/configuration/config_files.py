@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {"seed": 0, "total_timesteps": 100_000, "output_dir":
 _LINK_KEY = "config"
 _PRESET_PREFIX = "preset:"
 _PRESET_ORIGIN = "preset "  # prefix in the name of a packaged layer
-_FLAGS = {"env_id": "--env", "benchmark.seeds": "--seeds", "tags": "--tag"}
+_FLAGS = {"env_id": "--env", "benchmark.seeds": "--seeds", "tags": "--tag", "dataset": "--set"}
 
 
 def load_config(
