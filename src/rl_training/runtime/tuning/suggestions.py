@@ -72,9 +72,7 @@ class Suggestions:
             return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, multivariate=True, group=True)
         return optuna.samplers.RandomSampler(seed=seed)
 
-    def _fixed(
-        self, study: optuna.Study, number: int, generator: np.random.Generator
-    ) -> Mapping[str, Any] | None:
+    def _fixed(self, study: optuna.Study, number: int, generator: np.random.Generator) -> Mapping[str, Any] | None:
         """Return values that Optuna's sampler does not choose; None where it chooses all."""
         if number == 0:  # what lies in the space of the start's values, so that samplers learn from the first trial too
             return {
