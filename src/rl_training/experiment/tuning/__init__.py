@@ -1,0 +1,1 @@
+"""Search spaces: which settings a search may change, and to which values."""
