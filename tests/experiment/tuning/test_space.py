@@ -321,18 +321,28 @@ def test_a_grid_that_is_too_large_is_refused_before_it_fills_the_memory() -> Non
 
 
 def test_a_space_is_read_back_from_its_data() -> None:
+    own = "env_kwargs.training"
     written = space(
-        *((f"k{number}", domain) for number, domain in enumerate(RANGES)),
-        ("algo_kwargs.hidden_sizes", Choice((None, [64], [64, 64], 64))),
-        ("b", Choice(("x", {"y": 1})), {"algo_kwargs.hidden_sizes": ([64, 64],), "k3": (1, 2)}),
-        ("c", Choice((1,)), {"algo_kwargs.hidden_sizes": (64,)}),
+        *((f"{own}.k{number}", domain) for number, domain in enumerate(RANGES)),
+        (f"{own}.sizes", Choice((None, [64], [64, 64], 64))),
+        (f"{own}.b", Choice(("x", {"y": 1})), {f"{own}.sizes": ([64, 64],), f"{own}.k3": (1, 2)}),
+        (f"{own}.c", Choice((1,)), {f"{own}.sizes": (64,)}),
+        (RATE, Range(1e-5, 1e-2, "log")),
     )
     data = json.loads(json.dumps(written.to_data()))
-    assert space_from_data(data, "study.yaml") == written
-    assert data["k2"] == {"one_minus_log": [0.9, 0.9999]}
-    assert data["k6"] == {"int": [-8, 8], "step": 4}
+    assert space_from_data(data, config(), "study.yaml") == written
+    assert data[f"{own}.k2"] == {"one_minus_log": [0.9, 0.9999]}
+    assert data[f"{own}.k6"] == {"int": [-8, 8], "step": 4}
 
 
-def test_damaged_data_of_a_space_names_its_place() -> None:
-    assert "study.yaml: must be a mapping, got list" in refusal(space_from_data, [], "study.yaml")
-    assert "study.yaml: a.log: [3, 1] is empty" in refusal(space_from_data, {"a": {"log": [3, 1]}}, "study.yaml")
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "study.yaml: must be a mapping `parameter: {kind: values}`, got list"),
+        ({RATE: {"log": [3, 1]}}, f"study.yaml: {RATE}.log: [3.0, 1.0] is empty"),
+        ({"output_dir": {"choice": ["/etc"]}}, "study.yaml: output_dir: cannot be searched"),
+        ({3: {"choice": [1]}}, "study.yaml: 3: unknown key"),
+    ],
+)
+def test_damaged_data_of_a_space_names_its_place(data: Any, message: str) -> None:
+    assert message in refusal(space_from_data, data, config(), "study.yaml")

@@ -90,7 +90,7 @@ def test_every_kind_is_read_with_the_type_of_its_parameter(tmp_path: Path, start
             "algo_kwargs.hidden_sizes": ([64, 64],),
         },
     }
-    assert space_from_data(space.to_data(), "study.yaml") == space
+    assert space_from_data(space.to_data(), start, "study.yaml") == space
 
 
 def test_numbers_are_read_as_in_a_configuration(tmp_path: Path, start: TrainConfig) -> None:

@@ -30,9 +30,7 @@ def read_space(path: str | Path, config: TrainConfig) -> SearchSpace:
         raise ConfigError(
             f"{name}: is empty; name a parameter to search, such as `learning_rate: {{log: [1e-5, 1e-2]}}`"
         )
-    if not isinstance(content, dict):
-        raise ConfigError(f"{name}: must be a mapping `parameter: {{kind: values}}`, got {type(content).__name__}")
-    reading = _Reading({entry: find_key(entry, config) for entry in content}, content)
+    reading = _reading(content, config, name)
     space = reading.space(name)
     problems = [reading.renamed(problem) for problem in combination_problems(space, config)]
     raise_problems(problems, lambda _: name)
@@ -55,16 +53,18 @@ def default_space(config: TrainConfig) -> SearchSpace:
     return narrowed(including(space, config), config)
 
 
-def space_from_data(content: Any, name: str) -> SearchSpace:
-    """Return the space that `SearchSpace.to_data` described; `name` is its source in messages."""
-    if not isinstance(content, Mapping):
-        raise ConfigError(f"{name}: must be a mapping, got {type(content).__name__}")
-    return _Reading({str(key): SearchedKey(str(key)) for key in content}, content).space(name)
+def space_from_data(content: Any, config: TrainConfig, name: str) -> SearchSpace:
+    """Return the space that `SearchSpace.to_data` described, checked as in `read_space` except for combinations.
+
+    `name` is its source in messages.
+    """
+    return _reading(content, config, name).space(name)
 
 
 def space_names() -> list[str]:
     """Return the algorithms with a packaged search space in alphabetical order."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in _space_root().iterdir())
+    names = [entry.name for entry in _space_root().iterdir()]
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
 class _Reading:
@@ -114,6 +114,12 @@ class _Reading:
 
     def _called(self, key: str) -> str:
         return next((name for name, found in self.keys.items() if found.key == key), key)
+
+
+def _reading(content: Any, config: TrainConfig, name: str) -> _Reading:
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{name}: must be a mapping `parameter: {{kind: values}}`, got {type(content).__name__}")
+    return _Reading({str(entry): find_key(str(entry), config) for entry in content}, content)
 
 
 def _space_root() -> Traversable:
