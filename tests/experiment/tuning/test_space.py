@@ -167,9 +167,7 @@ def test_parameters_come_after_those_that_their_conditions_name() -> None:
 
 
 def test_a_condition_holds_only_while_its_parameter_is_active_itself() -> None:
-    chain = space(
-        ("a", Choice((1, 2))), ("b", Choice((1, 2)), {"a": (1,)}), ("c", Range(0.0, 1.0), {"b": (1, 2), "a": (1,)})
-    )
+    chain = space(("a", Choice((1, 2))), ("b", Choice((1, 2)), {"a": (1,)}), ("c", Range(0.0, 1.0), {"b": (1, 2)}))
 
     def names(**values: Any) -> str:
         return "".join(parameter.key for parameter in chain.active(values))
