@@ -117,7 +117,7 @@ WRONG_SPACES = {
     "an unknown parameter": ("learning_rat: {log: [1e-5, 1e-2]}\n", "did you mean `learning_rate`"),
     "an empty range": ("learning_rate: {log: [1e-2, 1e-5]}\n", "write the lower end first"),
     "a choice outside the type": ("num_steps: {choice: [32, many]}\n", "num_steps"),
-    "a grid without end": (SPACE, "has no finite number of values"),
+    "a grid without end": ("gamma: {uniform: [0.9, 0.99]}\n", "has no finite number of values"),
 }
 
 

@@ -96,7 +96,9 @@ def tune(
 
     choices = study.given()
     _check_method(choices)
-    directory = new_study(config, **choices, **({} if trials is None else {"trials": trials}))
+    if trials is not None:
+        choices["trials"] = trials
+    directory = new_study(config, **choices)
     logger.info("study in %s", directory)
     return _run(directory, placing, output, trials=None, written_here=True)
 

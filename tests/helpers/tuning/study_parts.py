@@ -108,11 +108,12 @@ def search(
     **options: Any,
 ) -> list[Trial]:
     """Train what a study lacks of its trials and return all of them."""
+    trained_by: Any = manager or ScoredManager()
     study = read_study(directory)
     start = study.start()
-    space = study.search_space()
+    space = study.search_space(start)
     suggestions = Suggestions(space, space.values_of(start), study.sampler, start.seed, study.trials)
-    found = Search(directory, study, start, suggestions, manager=manager or ScoredManager(), jobs=jobs, **options)
+    found = Search(directory, study, start, suggestions, manager=trained_by, jobs=jobs, **options)
     with found.owning():
         (executor or SerialExecutor()).execute(found.seeds(), found.begin, found.report, signals or SignalGuard())
     return read_trials(directory)

@@ -66,9 +66,9 @@ class Study:
         admit_algorithm(self.config.get("algo"), loaded)
         return validate_config(self.config)
 
-    def search_space(self) -> SearchSpace:
-        """Return the search space."""
-        return space_from_data(self.space, STUDY)
+    def search_space(self, start: TrainConfig) -> SearchSpace:
+        """Return the search space, checked against the starting configuration."""
+        return space_from_data(self.space, start, STUDY)
 
 
 def with_settings(start: TrainConfig, space: SearchSpace, settings: Mapping[str, Any]) -> TrainConfig:
@@ -104,7 +104,7 @@ def read_study(directory: Path) -> Study:
     version = record.get("schema_version") if isinstance(record, dict) else None
     if version != SCHEMA_VERSION:
         raise ConfigError(
-            f"{path}: schema version {version!r:.40}, this release reads {SCHEMA_VERSION}; use the release that wrote it"
+            f"{path}: schema version {version!r:.40}, this release reads {SCHEMA_VERSION}; use the one that wrote it"
         )
     study, problems = check_value(Study, record, ())
     raise_problems(problems, lambda _: str(path))

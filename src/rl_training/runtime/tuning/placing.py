@@ -25,7 +25,7 @@ Jobs = int | Literal["auto"]
 
 @dataclass(frozen=True)
 class Placing:
-    """Where the runs of a study are trained, and for how long it may begin new trials; no run's result depends on it."""
+    """Where the runs of a study are trained, and for how long it begins new trials; no run's result depends on it."""
 
     jobs: Jobs = "auto"
     """Runs at the same time; `auto`: as many as there are cores."""

@@ -133,15 +133,15 @@ def run_study(
         write_study(directory, study)
     loaded = None if written_here else LoadedFrom(f"study {directory}", (), trust_code)
     start = study.start(loaded)
-    space = study.search_space()
+    space = study.search_space(start)
     code = admit_code(start, loaded)
     with adopted(code):
         setup = RunSetup(start, None)  # a mistake is reported once, here, and not as a failure of every trial
     check_pruner(study.pruner, start, len(study.seeds), placing.executor or "processes")
     if study.method == "pbt" and placing.executor == "ray":
         raise ConfigError(
-            "--executor ray: members of a population start from each other's checkpoints in the study's directory, which "
-            "the machines of a cluster need not share; use processes"
+            "--executor ray: members of a population start from each other's checkpoints in the study's directory, "
+            "which the machines of a cluster need not share; use processes"
         )
     executor, run_config, jobs = placing.place(start, study, directory, setup)
     search = (Population if study.method == "pbt" else Search)(
