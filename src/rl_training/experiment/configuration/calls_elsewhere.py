@@ -15,8 +15,8 @@ SB3_CALLS: Rows = (
     ),
     (
         "`QRDQN`, `MaskablePPO` of sb3-contrib",
-        "`qr_dqn`; PPO and DQN use [masks of valid actions](environments.md#action-masks) where an environment gives "
-        "them",
+        "`qr_dqn`; all algorithms for discrete actions use [masks](environments.md#action-masks) where an environment "
+        "gives them",
     ),
     (
         "`RecurrentPPO`, `TRPO`, `ARS`",
@@ -46,7 +46,7 @@ SB3_CALLS: Rows = (
     ),
     (
         "`VecFrameStack(n_stack=4)`, `AtariWrapper`",
-        "`env_kwargs`: `frame_stack: 4`, `atari: true`",
+        "`env_kwargs`: `frame_stack: 4`; `atari: true` with `episodic_life`, `fire_reset` and `reward_sign`",
     ),
     (
         "`Monitor`, `VecMonitor`",
@@ -125,7 +125,7 @@ RL_ZOO_KEYS: Rows = (
     ),
     (
         "`env_wrapper: stable_baselines3...AtariWrapper`",
-        "`env_kwargs: {atari: true}`; `env_id: ALE/Pong-v5`",
+        "`env_kwargs: {atari: true, episodic_life: true, fire_reset: true, reward_sign: true}`",
     ),
     (
         "`env_wrapper: my_package.MyWrapper`",
@@ -143,7 +143,7 @@ RL_ZOO_KEYS: Rows = (
     ),
     (
         "`train_freq: 8`, `gradient_steps: 8`",
-        "`train_interval: 8`, `gradient_steps: 8`",
+        "`train_interval: 8`, `gradient_steps: 8` with one environment; `train_interval` counts the steps of all",
     ),
     (
         "`train_freq: [1, episode]`",
