@@ -213,16 +213,23 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
+def wait_for(browser: Browser, condition: str) -> None:
+    """Wait until a JavaScript expression is true; `roots` are the document and what is closed into its elements."""
+    roots = "[document, ...[...document.querySelectorAll('*')].map((one) => one.shadowRoot).filter(Boolean)]"
+    deadline = time.monotonic() + 30
+    while not browser.evaluate(f"((roots) => {condition})({roots})"):
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.05)
+
+
 def test_the_search_answers_from_a_disk(site: Path, browser: Browser) -> None:
     browser.open(site / "zoo.html")
+    wait_for(browser, "roots.length > 1")  # the search has been set up
     for kind in ("keyDown", "keyUp"):
         browser.call("Input.dispatchKeyEvent", type=kind, key="k", code="KeyK", modifiers=2, windowsVirtualKeyCode=75)
-    deadline = time.monotonic() + 30
-    while "Learn online with a dataset" not in browser.evaluate("document.body.innerText"):
-        assert time.monotonic() < deadline, "the search finds nothing"
-        browser.evaluate("document.activeElement.select?.()")
-        browser.call("Input.insertText", text="hindsight")
-        time.sleep(0.3)
+    wait_for(browser, "roots.some((root) => root.activeElement?.tagName === 'INPUT')")
+    browser.call("Input.insertText", text="hindsight")
+    wait_for(browser, "roots.some((root) => root.querySelector('a[href$=\"#learn-online-with-a-dataset\"]'))")
     assert browser.messages == []
 
 
