@@ -39,8 +39,8 @@ from docs_pages import (
     page_name,
     read_page,
 )
+from documents.page_runner import PageRunner
 from harness import json_rows, tiny_config
-from page_runner import PageRunner
 from paths import HELPERS
 from processes import Launcher
 from rl_training import core
