@@ -31,6 +31,7 @@ from rl_training.cli_output import Help, Output, add_command, key_value_lines, m
 from rl_training.cli_report import compare, leaderboard, plot, report
 from rl_training.cli_zoo import zoo
 from rl_training.commands.hand_over import ExportedRequest, export, import_sb3, show_exported_evaluation
+from rl_training.commands.tuning import tune
 from rl_training.commands.watching import watch
 from rl_training.errors import ConfigError
 
@@ -272,6 +273,7 @@ for command in (
     train,
     evaluate,
     resume,
+    tune,
     export,
     import_sb3,
     config,

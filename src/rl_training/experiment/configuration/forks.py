@@ -30,7 +30,7 @@ def changed_settings(original: TrainConfig, config: TrainConfig, *, fork: bool) 
     changed = config_differences(original, config)
     problems = []
     for key, (before, _) in changed.items():
-        rule = _rule(original, key)
+        rule = fork_rule(original, key)
         if rule != FREE:
             problems.append(refusal(key, before, rule))
         elif not fork and key not in _FREE_WITHOUT_FORK:
@@ -53,10 +53,10 @@ def network_differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple
         pairs = {f"algo_kwargs.{name}": (getattr(theirs, name), getattr(ours, name)) for name in names}
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     found = config_differences(one, other)
-    return {key: pair for key, pair in found.items() if _rule(one, key) == NETWORKS}
+    return {key: pair for key, pair in found.items() if fork_rule(one, key) == NETWORKS}
 
 
-def _rule(config: TrainConfig, key: str) -> str:
+def fork_rule(config: TrainConfig, key: str) -> str:
     block, _, name = key.partition(".")
     rules: Mapping[str, str] = fork_rules(TrainConfig)
     if block == "algo_kwargs":

@@ -1,6 +1,7 @@
 """How the seeds of a sweep are executed: the protocol, and the serial executor.
 
-Executors differ in where a seed is trained, never in the results.
+Executors differ in where a seed is trained, never in the results. What they train need not be known in advance: a
+search of settings decides from the results so far what is trained next.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import logging
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,6 +27,8 @@ logger = logging.getLogger("rl_training")
 STARTED, SAID, ENDED = "started", "said", "ended"
 """Kinds of messages from a seed that is trained in another process: its run directory, a log line, its result."""
 
+Seeds = Iterable[int | None]
+"""The seeds to train, each taken when it can begin; None says that there is none now, but perhaps after a report."""
 Begin = Callable[[int], Runner]
 """Called when a seed begins; returns its runner."""
 Report = Callable[[BenchmarkRunRecord], None]
@@ -38,7 +41,7 @@ class Executor(Protocol):
     def prepare(self) -> None:
         """Check that the executor can work, before anything is written."""
 
-    def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
+    def execute(self, seeds: Seeds, begin: Begin, report: Report, signals: SignalGuard) -> None:
         """Train every seed; report when its run has started and when it has ended.
 
         After a signal no further seed begins, and those in training save and end.
@@ -59,7 +62,7 @@ class SerialExecutor:
     def prepare(self) -> None:
         """Do nothing."""
 
-    def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
+    def execute(self, seeds: Seeds, begin: Begin, report: Report, signals: SignalGuard) -> None:
         """Train the seeds in order."""
 
         def started(record: BenchmarkRunRecord) -> None:
@@ -67,12 +70,16 @@ class SerialExecutor:
             if signals.received is not None:  # received during the setup of the run, which now has its own guard
                 signal.raise_signal(signals.received)
 
-        for seed in seeds:
-            if signals.received is not None:
-                return
+        waiting = iter(seeds)
+        while signals.received is None and (seed := next(waiting, None)) is not None:
             record = train_seed(seed, begin(seed), started)
             signals.received = signals.received or record.signal
             report(record)
+
+
+def label_of(seed: int, runner: Runner) -> str:
+    """Return what messages about a seed begin with."""
+    return getattr(runner, "label", "") or f"seed {seed}"
 
 
 def train_seed(seed: int, runner: Runner, started: Report, callbacks: Sequence[Callback] = ()) -> BenchmarkRunRecord:

@@ -7,8 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -18,7 +17,7 @@ from rl_training.envs.workers.async_worker import exit_with_parent
 from rl_training.experiment.manager import Runner
 from rl_training.experiment.sweeps import FAILED, BenchmarkRunRecord
 from rl_training.runtime.signals import STOPPING, SignalGuard
-from rl_training.runtime.sweep.executors import ENDED, SAID, Begin, Report, train_elsewhere
+from rl_training.runtime.sweep.executors import ENDED, SAID, Begin, Report, Seeds, label_of, train_elsewhere
 from rl_training.runtime.sweep.server import signals_held_back, sweep_processes
 
 logger = logging.getLogger("rl_training")
@@ -36,16 +35,18 @@ class ProcessExecutor:
     def prepare(self) -> None:
         """Do nothing."""
 
-    def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
+    def execute(self, seeds: Seeds, begin: Begin, report: Report, signals: SignalGuard) -> None:
         """Train the seeds; a process that dies makes only its own seed fail."""
-        waiting, told_to_stop = deque(seeds), False
+        waiting, told_to_stop = iter(seeds), False
         try:
-            while self._children or (waiting and not told_to_stop):
+            while True:
                 if signals.received is not None and not told_to_stop:
                     told_to_stop = True
                     self._stop(signals.received)
-                while waiting and not told_to_stop and len(self._children) < self._jobs:
-                    self._children.append(_Child.start(seed := waiting.popleft(), begin(seed)))
+                if not told_to_stop:
+                    self._start(waiting, begin)
+                if not self._children:
+                    return
                 wait([child.connection for child in self._children], timeout=_SECONDS_BETWEEN_SIGNAL_CHECKS)
                 for child in list(self._children):
                     for record in child.receive():
@@ -56,6 +57,11 @@ class ProcessExecutor:
             for child in self._children:
                 child.kill()
             self._children.clear()
+
+    def _start(self, waiting: Iterator[int | None], begin: Begin) -> None:
+        """Start what can begin now."""
+        while len(self._children) < self._jobs and (seed := next(waiting, None)) is not None:
+            self._children.append(_Child.start(seed, begin(seed)))
 
     def _stop(self, number: int) -> None:
         """Forward a signal to the runs; a process that has not started its run has nothing to save."""
@@ -72,6 +78,7 @@ class _Child:
     """A process that trains one seed."""
 
     seed: int
+    label: str
     process: BaseProcess
     connection: Connection
     started: BenchmarkRunRecord | None = None
@@ -86,7 +93,7 @@ class _Child:
         with signals_held_back():
             process.start()
         theirs.close()
-        return cls(seed, process, connection)
+        return cls(seed, label_of(seed, runner), process, connection)
 
     def receive(self) -> list[BenchmarkRunRecord]:
         """Return the records that have arrived; a process that dies without its last one is a failed seed."""
@@ -96,7 +103,7 @@ class _Child:
                 kind, content = self.connection.recv()
                 if kind == SAID:
                     level, text = content
-                    logger.log(level, "seed %d: %s", self.seed, text)
+                    logger.log(level, "%s: %s", self.label, text)
                     continue
                 self.started = self.started or content
                 self.ended = kind == ENDED

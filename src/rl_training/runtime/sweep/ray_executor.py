@@ -22,7 +22,7 @@ from rl_training.experiment.manager import Runner
 from rl_training.experiment.runs import claim_directory, dependency_versions
 from rl_training.experiment.sweeps import FAILED, RUNNING, BenchmarkRunRecord
 from rl_training.runtime.signals import SignalGuard
-from rl_training.runtime.sweep.executors import SAID, STARTED, Begin, Report
+from rl_training.runtime.sweep.executors import SAID, STARTED, Begin, Report, Seeds, label_of
 from rl_training.runtime.sweep.ray_worker import PACKED, PART, Assignment, Mailbox, MovableRunner, train_on_node
 from rl_training.runtime.sweep.run_transfer import RunPacker, unpack_run
 
@@ -63,7 +63,7 @@ class RayExecutor:
         if lacking:
             raise AxiomError(f"the Ray cluster has no {' and no '.join(lacking)} to train on; add a node that has")
 
-    def execute(self, seeds: Sequence[int], begin: Begin, report: Report, signals: SignalGuard) -> None:
+    def execute(self, seeds: Seeds, begin: Begin, report: Report, signals: SignalGuard) -> None:
         """Train the seeds; one that loses its node continues on another."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -78,11 +78,13 @@ class RayExecutor:
             assignment, archive = seed.next_attempt(ray.put)
             tasks[task.remote(assignment, mailbox, archive)] = seed
 
-        told_to_stop = False
+        waiting, told_to_stop = iter(seeds), False
         try:
-            for number in seeds:
-                submit(RemoteSeed(number, begin(number), self._output_dir, report))
-            while tasks:
+            while True:
+                while not told_to_stop and (number := next(waiting, None)) is not None:
+                    submit(RemoteSeed(number, begin(number), self._output_dir, report))
+                if not tasks:
+                    return
                 if signals.received is not None and not told_to_stop:
                     told_to_stop = True
                     _stop(signals.received, mailbox, tasks)
@@ -137,6 +139,7 @@ class RemoteSeed:
         if not isinstance(runner, MovableRunner):
             raise RunFailure(f"a {type(runner).__name__} cannot be sent to a Ray cluster; train its seeds serially")
         self.number, self.attempt = number, 0
+        self._label = label_of(number, runner)
         self.in_training = False
         self._runner, self._output_dir, self._report = runner, output_dir, report
         self._run_dir = runner.resume_from  # the local copy
@@ -173,7 +176,7 @@ class RemoteSeed:
         """Handle a message of the worker."""
         if kind == SAID:
             level, text = content
-            logger.log(level, "seed %d: %s", self.number, text)
+            logger.log(level, "%s: %s", self._label, text)
         elif kind == STARTED:
             self.in_training, self._run_name = True, content.run_dir.name
             if self._run_dir is not None:
@@ -195,7 +198,7 @@ class RemoteSeed:
             unpack_run(parts, self._run_dir, names, output_dir=self._output_dir)
         self._arriving = None
         if is_new:
-            logger.info("seed %d: its run is kept in %s", self.number, self._run_dir)
+            logger.info("%s: its run is kept in %s", self._label, self._run_dir)
             self._report_running()
 
     def _report_running(self) -> None:
@@ -218,7 +221,7 @@ class RemoteSeed:
             self.fail(f"its node was lost {self._fruitless} times without a newer checkpoint ({cause})")
             return False
         outlook = f"goes on elsewhere from step {reached}" if reached >= 0 else "starts anew elsewhere"
-        logger.warning("seed %d: its node was lost (%s); it %s", self.number, cause, outlook)
+        logger.warning("%s: its node was lost (%s); it %s", self._label, cause, outlook)
         return True
 
     def _newest_step(self) -> int:

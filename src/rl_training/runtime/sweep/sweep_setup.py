@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.benchmarking import SweepSummary, new_summary_path, read_summary, run_place
@@ -49,6 +50,12 @@ class SeedRunner:
     callbacks: tuple[Callback, ...] = ()
     code: tuple[CodeUse, ...] = ()
     """The code that the names of the configuration refer to in the process that set up the sweep."""
+    label: str = ""
+    """What messages about it begin with; the seed if empty."""
+    fork_of: Path | None = None
+    """The run from whose last checkpoint it starts, if not from the beginning."""
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What a fork sets anew, by dotted key."""
 
     def watched_by(self, *callbacks: Callback) -> SeedRunner:
         """Return the same runner with these callbacks added."""
@@ -64,6 +71,9 @@ class SeedRunner:
         with adopted(self.code):
             if self.resume_from is not None:
                 return self.manager.resume(self.resume_from, callbacks=self.callbacks).train()
+            if self.fork_of is not None:
+                forked = self.manager.resume(self.fork_of, callbacks=self.callbacks, fork=True, overrides=self.changes)
+                return forked.train()
             return self.manager.setup(self.config, callbacks=self.callbacks).train()
 
 
@@ -90,17 +100,12 @@ def setup_sweep(
     code = admit_code(run_config, loaded)
     with adopted(code):
         setup = RunSetup(run_config, None)  # report a mistake once here instead of as a failure of every seed
-    executor = _make_executor(config, setup)
+    executor, run_config = placed(config, run_config, setup)
     if callbacks and not isinstance(executor, SerialExecutor):
         raise ConfigError(
             "callbacks: objects cannot cross processes; name their classes by the key `callbacks` of the "
             "configuration, or train with jobs 1 and executor serial"
         )
-    if setup.torch.threads.by_machine and isinstance(executor, RayExecutor):
-        # Chosen by the cores of this machine: others may have more or fewer, and would round differently.
-        run_config = dataclasses.replace(run_config, torch_threads=setup.torch.threads.number)
-    elif setup.torch.threads.by_machine and isinstance(executor, ProcessExecutor):
-        run_config = dataclasses.replace(run_config, torch_threads=1)  # the seeds share the cores
     resume_points, lost = ({}, {}) if known is None else _unfinished_runs(known, path.parent)
     fresh = _fresh_each_time(callbacks)
 
@@ -123,12 +128,19 @@ def refuse_executor_without_seeds(config: TrainConfig) -> None:
         )
 
 
-def _make_executor(config: TrainConfig, setup: RunSetup) -> Executor:
-    chosen = chosen_executor(config)
+def placed(config: TrainConfig, run_config: TrainConfig, setup: RunSetup) -> tuple[Executor, TrainConfig]:
+    """Return the executor that a configuration chooses, and the configuration of its runs with their threads fixed."""
+    chosen, threads = chosen_executor(config), setup.torch.threads
     if chosen == "ray":
         address = BenchmarkParams(**config.benchmark).ray_address
-        return RayExecutor(address, config.output_dir, gpus=int(setup.device.type == "cuda"))
-    return ProcessExecutor(jobs_at_once(config)) if chosen == "processes" else SerialExecutor()
+        if threads.by_machine:  # by the cores of this machine: others may have more or fewer, and round differently
+            run_config = dataclasses.replace(run_config, torch_threads=threads.number)
+        return RayExecutor(address, config.output_dir, gpus=int(setup.device.type == "cuda")), run_config
+    if chosen == "processes":
+        if threads.by_machine:  # the seeds share the cores
+            run_config = dataclasses.replace(run_config, torch_threads=1)
+        return ProcessExecutor(jobs_at_once(config)), run_config
+    return SerialExecutor(), run_config
 
 
 def _fresh_each_time(callbacks: Sequence[Callback]) -> Callable[[], tuple[Callback, ...]]:

@@ -1,0 +1,1 @@
+"""Studies: searches of settings, as plain records and files."""

@@ -1,0 +1,1 @@
+"""The search of settings: trials, their seeds, and the confirmation on fresh seeds."""
