@@ -29,12 +29,14 @@ CLEANRL = """exp_name torch_deterministic cuda track wandb_project_name wandb_en
     total_timesteps num_envs num_steps anneal_lr num_minibatches update_epochs norm_adv clip_coef clip_vloss
     start_e end_e train_frequency target_network_frequency policy_lr q_lr policy_frequency alpha autotune noise_clip
     policy_noise exploration_noise n_atoms v_min v_max target_entropy_scale minibatch_size upload_model hf_entity"""
-# Every key of RL Zoo's hyperparameter files, and every flag of its `train` that is not about its search.
+# Every key of RL Zoo's hyperparameter files, and the flags of its `train`.
 RL_ZOO = """n_timesteps n_envs policy policy_kwargs normalize frame_stack env_wrapper vec_env_wrapper callback
     algo env_kwargs monitor_kwargs noise_type noise_std train_freq gradient_steps replay_buffer_class
     replay_buffer_kwargs env tensorboard_log trained_agent num_threads log_interval eval_freq eval_episodes n_eval_envs
     save_freq save_replay_buffer log_folder seed vec_env device eval_env_kwargs hyperparams conf_file uuid track
-    wandb_project_name wandb_entity wandb_group wandb_tags progress verbose"""
+    wandb_project_name wandb_entity wandb_group wandb_tags progress verbose
+    optimize_hyperparameters n_trials max_total_trials sampler pruner n_startup_trials n_evaluations storage
+    study_name"""
 
 
 def messages(algo: str, **changes: Any) -> tuple[str, ...]:

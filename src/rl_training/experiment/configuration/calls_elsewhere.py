@@ -174,6 +174,10 @@ RL_ZOO_COMMANDS: Rows = (
         "`--execution-backend`, `--total-timesteps`",
     ),
     (
+        "with `optimize_hyperparameters`, `n_trials`, `sampler`, `pruner`",
+        "[`axiomrl tune`](tuning.md), whose best settings are confirmed on fresh seeds",
+    ),
+    (
         "with `trained_agent`",
         "`axiomrl import-sb3`, then `axiomrl resume`",
     ),

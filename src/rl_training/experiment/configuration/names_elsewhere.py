@@ -55,6 +55,7 @@ _TENSORBOARD = "every run writes its own TensorBoard files unless `tracking.tens
 _VERBOSE = "the command line's --quiet shows less; leave it out"
 _RECORDED = "returns are always recorded; leave it out"
 _BACKEND = "choose by `execution_backend`: local_sync is one process (dummy), local_async worker processes (subproc)"
+_SEARCH = "`axiomrl tune` searches settings; leave it out"
 _UPLOAD = "nothing is uploaded; leave it out"
 
 # Keys of the whole configuration, at whatever level they are written.
@@ -104,6 +105,8 @@ WHOLE_CONFIGURATION: dict[str, str] = {
     "progress_bar": "a terminal always shows the progress; leave it out",
     "wandb_group": "write `tracking.wandb.group`",
     "wandb_tags": "tags",
+    **dict.fromkeys(("optimize_hyperparameters", "n_trials", "max_total_trials", "n_startup_trials"), _SEARCH),
+    **dict.fromkeys(("sampler", "pruner", "n_evaluations", "storage", "study_name"), _SEARCH),
     "upload_model": _UPLOAD,
     "hf_entity": _UPLOAD,
     "tensorboard_log": _TENSORBOARD,
