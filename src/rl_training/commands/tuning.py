@@ -132,7 +132,7 @@ def _run(directory: Path, placing: Placing, output: Output, **options: Any) -> i
     from rl_training.runtime.tuning.tuning import run_study
 
     study = read_study(directory)
-    table = make_table(options["trials"] or study.trials, len(study.seeds), quiet=output.quiet)
+    table = make_table(dataclasses.replace(study, trials=options["trials"] or study.trials), quiet=output.quiet)
     with contextlib.ExitStack() as stack:
         if table is not None:
             stack.enter_context(table)
