@@ -63,6 +63,15 @@ TASKS: dict[str, dict[str, Any]] = {
         "env_kwargs": {"atari": True, "frame_stack": 2, "max_episode_steps": 30},
     },
     "a2c": {"algo": "a2c", "algo_kwargs": {"num_steps": 8, "hidden_sizes": [8]}},
+    "lstm": {"algo_kwargs": {"recurrent": {"size": 8, "sequence_length": 6}}},
+    "gru": {  # with final observations to be valued, and memories of their time
+        "env_id": "Pendulum-v1",
+        "algo_kwargs": {
+            "use_sde": True,
+            "recurrent": {"type": "gru", "size": 8, "layers": 2, "separate_critic": False},
+        },
+        "env_kwargs": {"normalize_observation": True, "max_episode_steps": 25},
+    },
 }
 
 

@@ -24,6 +24,7 @@ class HostAction(NamedTuple):
     env_action: np.ndarray  # [num_envs, ...] as the environment takes them
     log_prob: np.ndarray | None = None  # [num_envs] of the actions, to be remembered
     value: np.ndarray | None = None  # [num_envs] of the observations, likewise
+    memory: np.ndarray | None = None  # [num_envs, memory size] after the step, where the policy has one
 
 
 class Algorithm(ABC):
@@ -52,6 +53,11 @@ class Algorithm(ABC):
         self.make_encoder = encoder
         with global_draws_from(generator):  # user modules draw from the global generator
             self.build(observation_space, action_space, generator)
+
+    @classmethod
+    def for_params(cls, params: Any) -> type[Algorithm]:
+        """Return the class that trains with these parameters: itself, or one that they ask for."""
+        return cls
 
     @abstractmethod
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
@@ -129,6 +135,9 @@ class ActingAlgorithm(Algorithm):
 class OnPolicyAlgorithm(ActingAlgorithm):
     """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""
 
+    memory_size = 0
+    """Numbers that an environment's memory consists of; 0: the policy has none."""
+
     def act_on_host(
         self,
         observation: NumpyObservation,
@@ -136,7 +145,7 @@ class OnPolicyAlgorithm(ActingAlgorithm):
         controls: Mapping[str, float],
         generator: torch.Generator,
     ) -> HostAction:
-        """Return the actions of `act` for arrays in host memory."""
+        """Return the actions of `act` for arrays in host memory; with a memory it takes `memory` as well."""
         legal = None if mask is None else torch.as_tensor(mask, device=self.device)
         action = self.act(to_tensor(observation, self.device), legal, controls, generator)
         return HostAction(action.cpu().numpy(), self.env_action(action))

@@ -6,7 +6,7 @@ gradient is the plain policy gradient (Huang et al. 2022, arXiv 2205.09123).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rl_training.algorithms.advantages import explained_variance, generalized_advantage
-from rl_training.algorithms.base import HostAction, OnPolicyAlgorithm
+from rl_training.algorithms.base import Algorithm, HostAction, OnPolicyAlgorithm
 from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.data.observations import (
@@ -28,6 +28,7 @@ from rl_training.data.observations import (
     to_tensor,
 )
 from rl_training.data.rollout import Rollout
+from rl_training.errors import ConfigError
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.encoders import arranged, convolves
 from rl_training.models.exploration import ExplorationMatrices
@@ -65,7 +66,7 @@ class PPOBatch:
 
 
 def ppo_loss(
-    model: nn.Module, batch: PPOBatch, controls: Mapping[str, float | Tensor], params: PPOParams
+    model: Callable[..., Any], batch: PPOBatch, controls: Mapping[str, float | Tensor], params: PPOParams
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the clipped loss of a minibatch, and its parts: scalars, and the log of the probability ratios [B]."""
     clip_coef, ent_coef = controls["clip_coef"], controls["ent_coef"]
@@ -118,6 +119,19 @@ class PPO(OnPolicyAlgorithm):
     parts = ("model", "optimizer", "exploration")
     remembers = False
     """Whether log-probabilities and values are those of acting, so that an update need not compute them."""
+
+    @classmethod
+    def for_params(cls, params: Any) -> type[Algorithm]:
+        """Return the class with a memory where the parameters ask for one."""
+        if getattr(params, "recurrent", None) is None:
+            return cls
+        from rl_training.algorithms.recurrent_ppo import RecurrentPPO
+
+        if not (cls is PPO or issubclass(cls, RecurrentPPO)):
+            raise ConfigError(
+                f"algo_kwargs.recurrent: {cls.__name__} has no memory; derive it from RecurrentPPO, or leave it out"
+            )
+        return RecurrentPPO if cls is PPO else cls
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
         """Make the model and its optimizer."""

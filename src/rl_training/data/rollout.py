@@ -31,6 +31,8 @@ class Rollout:
     last_observation: Observation  # [num_envs, ...] the observations after the last step
     log_prob: Tensor | None = None  # [num_steps, num_envs] of the actions, if they were remembered when acting
     value: Tensor | None = None  # [num_steps, num_envs] of the observations, likewise
+    memory: Tensor | None = None  # [num_steps, num_envs, memory size] before each step, where the policy has one
+    last_memory: Tensor | None = None  # [num_envs, memory size] after the last step
 
     @property
     def transitions(self) -> int:
@@ -68,6 +70,7 @@ class RolloutStorage:
         self.final_value = np.zeros(shape, np.float32)
         self.log_prob: np.ndarray | None = None  # allocated where the first step of a rollout has them
         self.value: np.ndarray | None = None
+        self.memory: np.ndarray | None = None  # likewise
 
     @property
     def full(self) -> bool:
@@ -94,8 +97,9 @@ class RolloutStorage:
         truncated: np.ndarray,
         log_prob: np.ndarray | None = None,
         value: np.ndarray | None = None,
+        memory: np.ndarray | None = None,
     ) -> None:
-        """Store one step of every environment, each [num_envs, ...]."""
+        """Store one step of every environment, each [num_envs, ...]; `memory` is the policy's before the step."""
         at = self.position
         if isinstance(self.observation, dict):
             for key, column in self.observation.items():
@@ -112,6 +116,8 @@ class RolloutStorage:
         self.truncated[at] = truncated
         if log_prob is not None and value is not None:
             self._remember(log_prob, value)
+        if memory is not None:
+            self._memory_like(memory)[at] = memory
         self.position = at + 1
 
     def _remember(self, log_prob: np.ndarray, value: np.ndarray) -> None:
@@ -122,19 +128,29 @@ class RolloutStorage:
             self.log_prob[self.position] = log_prob
             self.value[self.position] = value
 
+    def _memory_like(self, memory: np.ndarray) -> np.ndarray:
+        if self.memory is None:
+            self.memory = np.zeros((self.num_steps, *memory.shape), np.float32)
+        return self.memory
+
     def _mask_like(self, mask: np.ndarray) -> np.ndarray:
         if self.mask is None:
             self.mask = np.ones((self.num_steps, *mask.shape), np.bool_)
         return self.mask
 
-    def on_device(self, last_observation: NumpyObservation, device: torch.device) -> Rollout:
+    def on_device(
+        self, last_observation: NumpyObservation, device: torch.device, last_memory: np.ndarray | None = None
+    ) -> Rollout:
         """Return the rollout on the device; on the CPU it may share this memory until the next rollout."""
-        remembered = _REMEMBERED if self.log_prob is not None else ()
+        remembered: tuple[str, ...] = _REMEMBERED if self.log_prob is not None else ()
+        if self.memory is not None:
+            remembered = (*remembered, "memory")
         columns = {name: torch.as_tensor(getattr(self, name), device=device) for name in (*_COLUMNS, *remembered)}
         return Rollout(
             observation=to_tensor(self.observation, device),
             mask=None if self.mask is None else torch.as_tensor(self.mask, device=device),
             last_observation=to_tensor(last_observation, device),
+            last_memory=None if last_memory is None else torch.as_tensor(last_memory, device=device),
             **columns,
         )
 
@@ -147,6 +163,7 @@ class RolloutStorage:
             "mask": None if self.mask is None else self.mask[filled],
             **{name: getattr(self, name)[filled] for name in _COLUMNS},
             **{name: None if self.log_prob is None else getattr(self, name)[filled] for name in _REMEMBERED},
+            **({} if self.memory is None else {"memory": self.memory[filled]}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -166,5 +183,7 @@ class RolloutStorage:
             self.log_prob, self.value = np.zeros_like(self.reward), np.zeros_like(self.reward)
             fill(self.log_prob, state["log_prob"])
             fill(self.value, state["value"])
+        if state.get("memory") is not None:
+            fill(self._memory_like(state["memory"][0]), state["memory"])
         if state["mask"] is not None:
             fill(self._mask_like(state["mask"][0]), state["mask"])

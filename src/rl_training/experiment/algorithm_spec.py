@@ -61,6 +61,11 @@ class AlgorithmSpec:
         params: type = _load(self.params)
         return params
 
+    def algorithm_class(self, params: Any) -> Callable[..., Any]:
+        """Return the class that trains with some parameters."""
+        chosen: Callable[..., Any] = self.load_algorithm().for_params(params)  # type: ignore[attr-defined]
+        return chosen
+
     def load_algorithm(self) -> Callable[..., Any]:
         """Import and return the algorithm's class, checked against the base class of its loop."""
         algorithm: Callable[..., Any] = _load(self.algorithm)

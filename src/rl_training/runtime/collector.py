@@ -126,6 +126,8 @@ class RolloutCollector(EnvironmentDriver):
         self.actor = actor
         self.num_steps = num_steps
         self.storage: RolloutStorage | None = None
+        size = actor.memory_size
+        self.memory = np.zeros((env.num_envs, size), np.float32) if size else None
 
     @property
     def steps_in_progress(self) -> int:
@@ -148,11 +150,12 @@ class RolloutCollector(EnvironmentDriver):
             if interrupted():
                 return None
             self.take_steps(controls, on_step)
-        return self.storage.on_device(self._observation, self.device)
+        return self.storage.on_device(self._observation, self.device, self.memory)
 
     def take_steps(self, controls: Mapping[str, float], on_step: Callable[[StepBatch], None]) -> None:
         """Take a step of every environment; a kernel may take all steps that the rollout lacks."""
-        chosen = self.actor.act_on_host(self._observation, self._mask, controls, self.generator)
+        remembered: Any = {} if self.memory is None else {"memory": self.memory}
+        chosen = self.actor.act_on_host(self._observation, self._mask, controls, self.generator, **remembered)
         storage = self.allocated(chosen.action)
         step = self._step_env(chosen.env_action)
         storage.add(
@@ -164,7 +167,9 @@ class RolloutCollector(EnvironmentDriver):
             step.truncated,
             chosen.log_prob,
             chosen.value,
+            self.memory,
         )
+        self.memory = chosen.memory
         self.follow(step)
         on_step(step)
 
@@ -175,7 +180,9 @@ class RolloutCollector(EnvironmentDriver):
             rows = np.flatnonzero(step.truncated & ~step.terminated)
             if len(rows):
                 final = map_observation(lambda array: array[rows], step.final_obs)
-                self.storage.final_value[self.storage.position - 1, rows] = self._values(final)
+                self.storage.final_value[self.storage.position - 1, rows] = self._values(final, rows)
+            if self.memory is not None:
+                self.memory = np.where((step.terminated | step.truncated)[:, None], np.float32(0.0), self.memory)
         self._observation, self._mask = step.obs, step.action_mask
 
     def allocated(self, action: np.ndarray) -> RolloutStorage:
@@ -184,23 +191,30 @@ class RolloutCollector(EnvironmentDriver):
             self.storage = RolloutStorage(self.num_steps, self.env.num_envs, self.env.observation_space, action)
         return self.storage
 
-    def _values(self, observation: NumpyObservation) -> np.ndarray:
-        return self.actor.values(to_tensor(observation, self.device)).cpu().numpy()
+    def _values(self, observation: NumpyObservation, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Return the values of observations of some environments, with what the policy remembers there."""
+        remembered: Any = {} if self.memory is None else {"memory": self.memory[rows]}
+        return self.actor.values(to_tensor(observation, self.device), **remembered).cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state of collection; `env` is None if the environments cannot be saved."""
         rollout = self.storage.state_dict() if self.storage is not None and self.steps_in_progress else None
-        return {**self._env_state(), "rollout": rollout}
+        remembered = {} if self.memory is None else {"memory": self.memory}
+        return {**self._env_state(), "rollout": rollout, **remembered}
 
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
         """Restore a saved state; environments that could not be saved restart with seeds derived from `step`."""
         rollout = state["rollout"]
+        if self.memory is not None:
+            self.memory = _checked_memory(state.get("memory"), self.memory.shape)
         if rollout is not None:
             check_stored_actions(rollout["action"], self.env.num_envs, self.env.action_space)
             self.storage = None
             self.allocated(rollout["action"][0]).load_state_dict(rollout)
         if not self._load_env_state(state, step=step):
             self._end_episodes(state["observation"])
+            if self.memory is not None:
+                self.memory = np.zeros_like(self.memory)
 
     def _end_episodes(self, last_observation: NumpyObservation) -> None:
         """Mark the last stored step as truncated, since its episodes will not be continued."""
@@ -210,6 +224,13 @@ class RolloutCollector(EnvironmentDriver):
         running = ~(self.storage.terminated[last] | self.storage.truncated[last])
         self.storage.final_value[last, running] = self._values(last_observation)[running]
         self.storage.truncated[last] |= running
+
+
+def _checked_memory(memory: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return restored memories; raise an error if they do not fit the policy."""
+    if not (isinstance(memory, np.ndarray) and memory.dtype == np.float32 and memory.shape == shape):
+        raise ValueError(f"the policy's memory is no array of numbers of the shape {shape}")
+    return memory
 
 
 AnyReplay = TypeVar("AnyReplay", bound=Replay)

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Interval
 
 from rl_training.algorithms.params.on_policy_params import OnPolicyParams
+from rl_training.algorithms.params.recurrent_params import RecurrentParams
 from rl_training.experiment.configuration.fork_rules import (
     EXPLORATION,
     FREE,
@@ -30,7 +31,7 @@ class PPOParams(OnPolicyParams):
         **scheduled("clip_coef", "ent_coef"),
         **rules(FREE, "update_epochs", "minibatch_size", "gae_lambda", "vf_coef", "target_kl"),
         **rules(FREE, "normalize_advantage", "clip_value_loss", "optimizer_eps", "compile"),
-        **rules(NETWORKS, "log_std", "use_sde"),
+        **rules(NETWORKS, "log_std", "use_sde", "recurrent"),
         **rules(START, "orthogonal_init", "log_std_init"),
         **rules(EXPLORATION, "sde_sample_freq"),
         **rules(OPTIMIZER, "optimizer"),
@@ -78,6 +79,9 @@ class PPOParams(OnPolicyParams):
     """The optimizer's epsilon."""
     compile: bool = False
     """Compile the loss with torch.compile: slower to start, faster per update."""
+    recurrent: RecurrentParams | None = None
+    """Give the policy a memory: a recurrent layer's type, size, layers, sequence_length and separate_critic; null: no
+    memory."""
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return an error message for each inconsistent combination of values."""
@@ -93,6 +97,11 @@ class PPOParams(OnPolicyParams):
             found.append(
                 "algo_kwargs.normalize_advantage: a minibatch of one transition has no deviation to divide by; "
                 "raise minibatch_size or num_steps, or set normalize_advantage to false"
+            )
+        if self.recurrent is not None and self.compile:
+            found.append(
+                "algo_kwargs.compile: sequences differ in length, so that a policy with a memory would be "
+                "compiled again and again; set it to false"
             )
         if self.sde_sample_freq == 0:
             found.append("algo_kwargs.sde_sample_freq: 0 steps are not possible; use -1 for once per rollout")

@@ -134,6 +134,7 @@ class _RunningEpisode:
     episode_return: float = 0.0
     length: int = 0
     given: EnvironmentMetrics | None = None
+    memory: np.ndarray | None = None
 
 
 def _check_finite(running: Sequence[_RunningEpisode], batch: NumpyObservation) -> None:
@@ -167,7 +168,8 @@ def play_episodes(
         index, seed = waiting.pop()
         observation, mask = slot.reset(seed)
         on_step(slot)
-        return _RunningEpisode(slot, index, seed, observation, mask)
+        memory = np.zeros(policy.memory_size, np.float32) if policy.memory_size else None
+        return _RunningEpisode(slot, index, seed, observation, mask, memory=memory)
 
     running = [start(slot) for slot in slots[: len(seeds)]]
     while running:
@@ -179,10 +181,12 @@ def play_episodes(
         if any(episode.mask is not None for episode in running):
             width = next(len(episode.mask) for episode in running if episode.mask is not None)
             masks = np.stack([np.ones(width, bool) if episode.mask is None else episode.mask for episode in running])
-        actions = policy.actions(batch, masks, generator, policy.num_simulations)
+        memory = np.stack([episode.memory for episode in running]) if policy.memory_size else None
+        actions, after = policy.act(batch, masks, generator, memory)
         unfinished: list[_RunningEpisode] = []
-        for episode, action in zip(running, actions, strict=True):
+        for row, (episode, action) in enumerate(zip(running, actions, strict=True)):
             step = episode.slot.step(action)
+            episode.memory = None if after is None else after[row]
             on_step(episode.slot)
             episode.observation, episode.mask = step.obs, step.action_mask
             episode.episode_return += float(step.reward)

@@ -69,6 +69,11 @@ class Policy:
         """Number of simulations of a planning policy in evaluations."""
 
     @property
+    def memory_size(self) -> int:
+        """Numbers that the policy remembers from step to step of an episode; 0: nothing."""
+        return getattr(self.actor, "memory_size", 0)
+
+    @property
     def plans(self) -> bool:
         """Whether the policy can search before it acts."""
         return getattr(self.actor, "plans", False)
@@ -84,6 +89,11 @@ class Policy:
 
         A planning policy searches with `num_simulations` if given.
         """
+        if self.memory_size:
+            raise AxiomError(
+                "this policy remembers earlier steps of an episode, which cannot be given here; use one without "
+                "algo_kwargs.recurrent"
+            )
         if self.normalizer is not None:
             observation = self.normalizer(observation)
         device = self.actor.device
@@ -91,6 +101,29 @@ class Policy:
         planning = {} if num_simulations is None else {"num_simulations": num_simulations}
         action = self.actor.choose(to_tensor(observation, device), action_mask, generator, **planning)
         return self.actor.env_action(action)
+
+    def act(
+        self,
+        observation: NumpyObservation,
+        mask: np.ndarray | None,
+        generator: torch.Generator | None,
+        memory: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the next actions [B, ...] of episodes, and what the policy remembers after them.
+
+        `memory` [B, memory size] is what it remembers of the episodes so far, zero at their start; None if it has none.
+        """
+        if not self.memory_size:
+            return self.actions(observation, mask, generator, self.num_simulations), None
+        assert memory is not None
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
+        device = self.actor.device
+        action_mask = None if mask is None else torch.as_tensor(mask, dtype=torch.bool, device=device)
+        remembered = torch.as_tensor(memory, dtype=torch.float32, device=device)
+        actor: Any = self.actor
+        action, after = actor.choose_with_memory(to_tensor(observation, device), action_mask, generator, remembered)
+        return self.actor.env_action(action), after.cpu().numpy()
 
     def log_probs(
         self, observation: NumpyObservation, action: np.ndarray, mask: np.ndarray | None = None
@@ -111,6 +144,8 @@ class Policy:
     def predict(
         self,
         observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
         *,
         action_mask: Any = None,
         deterministic: bool = True,
@@ -121,6 +156,9 @@ class Policy:
 
         With `deterministic=False` actions are sampled; equal seeds then give equal actions. A planning policy searches
         with `num_simulations` simulations if given, else it uses its policy network.
+
+        A policy with a memory returns the action and its new state, which the next call takes as `state`; None, and
+        `episode_start` true for an episode, start anew.
         """
         if num_simulations is not None:
             self._check_simulations(num_simulations)
@@ -136,8 +174,29 @@ class Policy:
                 generator.seed()
             else:
                 generator.manual_seed(seed)
-        actions = self.actions(batch, mask, generator, num_simulations)
-        return actions[0] if single else actions
+        if not self.memory_size:
+            if state is not None or episode_start is not None:
+                raise AxiomError("this policy has no memory; leave state and episode_start out")
+            actions = self.actions(batch, mask, generator, num_simulations)
+            return actions[0] if single else actions
+        rows = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
+        actions, after = self.act(batch, mask, generator, self._memory(state, episode_start, rows, single=single))
+        assert after is not None
+        return (actions[0], after[0]) if single else (actions, after)
+
+    def _memory(self, state: Any, episode_start: Any, rows: int, *, single: bool) -> np.ndarray:
+        """Return the memories [rows, memory size] that a call of `predict` starts from."""
+        shape = (rows, self.memory_size)
+        memory = np.zeros(shape, np.float32) if state is None else np.asarray(state, np.float32)
+        if memory.shape != (shape[1:] if single and state is not None else shape):
+            raise AxiomError(f"the state has the shape {memory.shape}; give back what predict returned last")
+        memory = memory.reshape(shape)
+        if episode_start is not None:
+            starts = np.asarray(episode_start, bool).reshape(-1)
+            if len(starts) not in (1, rows):
+                raise AxiomError(f"episode_start has {len(starts)} entries for {rows} observations; give one for each")
+            memory = np.where(starts[:, None], np.float32(0.0), memory)
+        return memory
 
     def _check_simulations(self, num_simulations: int) -> None:
         if not self.plans:
@@ -208,7 +267,7 @@ def policies_from_checkpoint(
         }
         params = algorithm_params(config)
         check_policy_size(params, [(seen[task], _by_task(taken, task, many=spec.many_tasks)) for task in tasks])
-        algorithm = spec.load_algorithm()(
+        algorithm = spec.algorithm_class(params)(
             params,
             joined_spaces(normalized) if spec.many_tasks else normalized[tasks[0].name],
             taken,

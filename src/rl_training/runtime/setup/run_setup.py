@@ -145,7 +145,7 @@ class RunSetup:
         The environments, which have been made, get the observation statistics of `init` before their first observation.
         """
         seen = self._joined({task.task.name: task.seen_space for task in self.tasks})
-        algorithm = self.spec.load_algorithm()(
+        algorithm = self.spec.algorithm_class(self.params)(
             self.params,
             seen,
             self._joined({task.task.name: task.taken_space for task in self.tasks}),
