@@ -19,7 +19,7 @@ from rl_training.cli import main
 from rl_training.experiment.runs import METADATA, METRICS
 from rl_training.zoo.page.html_report import render_page
 from rl_training.zoo.page.palette import DARK_PAPER, LIGHT_PAPER, STYLES
-from rl_training.zoo.page.svg_charts import WIDTH, shortened, tick_values
+from rl_training.zoo.page.svg_parts import WIDTH, shortened, tick_values
 from rl_training.zoo.reporting import Report, build_report
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl_training.zoo.page.html_report import Reloading, render_page
+from rl_training.zoo.page.html_report import render_page
+from rl_training.zoo.page.layout import Reloading
 from rl_training.zoo.page.places import Served
 from rl_training.zoo.page.server import STILL, LivePage, PageServer
 from rl_training.zoo.reporting import Filters, build_report
