@@ -18,6 +18,7 @@ from rl_training.experiment.configuration.validation import check_value, raise_p
 from rl_training.experiment.own_code.user_code import LoadedFrom
 from rl_training.experiment.registry import admit_algorithm
 from rl_training.experiment.storage.files import replace_text, storage_errors
+from rl_training.experiment.storage.untrusted import UntrustedFileError, read_text
 from rl_training.experiment.tuning.space import SearchSpace
 from rl_training.experiment.tuning.space_files import space_from_data
 
@@ -94,9 +95,9 @@ def read_study(directory: Path) -> Study:
     """Return the study in a directory; raise an error if there is none, or if its file is damaged."""
     path = directory / STUDY
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
+        text = read_text(path)
+    except (FileNotFoundError, UntrustedFileError) as error:
+        reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{path} ")
         raise ConfigError(
             f"{directory}: no study can be read there ({STUDY}: {reason}); give the directory that `axiomrl tune` made"
         ) from error

@@ -20,23 +20,12 @@ from rl_training.experiment.sweeps import COMPLETED
 from rl_training.experiment.tuning.confirmation import Confirmation, Side, write_confirmation
 from rl_training.experiment.tuning.journal import Trial
 from rl_training.experiment.tuning.study import BEST, Study
-from rl_training.runtime.tuning.objective import seed_score
+from rl_training.zoo.studies.objective import seed_score
 
 logger = logging.getLogger("rl_training")
 
 CONFIRMING = "confirmation"
 """The directory of the runs on fresh seeds, one below it for each trial."""
-
-
-def best_trial(trials: Sequence[Trial]) -> Trial | None:
-    """Return the completed trial with the highest objective, of equal ones the first; None if there is none.
-
-    Of a population only the latest generation counts: earlier ones have trained for less.
-    """
-    completed = [trial for trial in trials if trial.value is not None]
-    latest = max((trial.generation or 0 for trial in completed), default=0)
-    completed = [trial for trial in completed if (trial.generation or 0) == latest]
-    return max(completed, key=lambda trial: (trial.value, -trial.number), default=None)
 
 
 def confirm(

@@ -7,12 +7,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rl_training.experiment.storage.printing import duration, printable
 from rl_training.experiment.sweeps import COMPLETED, RUNNING
 from rl_training.experiment.tuning.journal import Trial
+from rl_training.experiment.tuning.trials import settings_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,17 +29,6 @@ def make_table(trials: int, seeds: int, *, quiet: bool, stream: TextIO | None = 
     if quiet or not target.isatty() or os.environ.get("TERM") == "dumb":
         return None
     return TrialTable(trials, seeds, target)
-
-
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Return settings on one line, without the blocks that they are in."""
-    if not settings:
-        return "the start"
-    return ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in settings.items())
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
 
 
 class TrialTable:

@@ -27,6 +27,7 @@ from rl_training.experiment.tuning.journal import Trial, open_journal, read_tria
 from rl_training.experiment.tuning.space import SearchSpace
 from rl_training.experiment.tuning.space_files import default_space, read_space
 from rl_training.experiment.tuning.study import BEST, RUNS, Study, read_study, with_settings, write_study
+from rl_training.experiment.tuning.trials import best_trial
 from rl_training.runtime.setup.dataset_setup import with_dataset
 from rl_training.runtime.setup.run_setup import RunSetup
 from rl_training.runtime.setup.warm_start import with_fixed_init
@@ -34,7 +35,7 @@ from rl_training.runtime.signals import SignalGuard
 from rl_training.runtime.sweep.executors import Executor
 from rl_training.runtime.sweep.ray_executor import RayExecutor
 from rl_training.runtime.sweep.sweep_setup import placed
-from rl_training.runtime.tuning.confirming import best_trial, confirm, write_best
+from rl_training.runtime.tuning.confirming import confirm, write_best
 from rl_training.runtime.tuning.population import Population, check_population, fit_for_forks
 from rl_training.runtime.tuning.pruning import check_pruner
 from rl_training.runtime.tuning.search import Search, Watcher

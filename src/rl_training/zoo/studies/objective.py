@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,6 @@ def _area(run_dir: Path) -> float:
     points = sorted((one.step, one.score) for run in found.runs for one in run.evaluations if one.score is not None)
     if not points:
         raise RunFailure(f"{run_dir} has no evaluations to take the area under")
-    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(points, points[1:], strict=False))
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
     span = points[-1][0] - points[0][0]
     return area / span if span else points[-1][1]
