@@ -91,8 +91,8 @@ def rows_as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> st
     """Return rows by column; text that a spreadsheet would take for a formula is escaped."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    for row in ([*columns], *([row.get(column) for column in columns] for row in rows)):
-        writer.writerow([_csv_text(value) if isinstance(value, str) else value for value in row])
+    lines: list[list[Any]] = [[*columns], *([row.get(column) for column in columns] for row in rows)]
+    writer.writerows([_csv_text(value) if isinstance(value, str) else value for value in line] for line in lines)
     return file.getvalue()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_training.experiment.storage.printing import printable
+from rl_training.experiment.tuning.domains import as_text
 from rl_training.experiment.tuning.journal import Trial
 
 
@@ -28,4 +29,4 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+    return f"{value:.4g}" if isinstance(value, float) else printable(as_text(value))

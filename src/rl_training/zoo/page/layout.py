@@ -42,6 +42,8 @@ class Section(NamedTuple):
     tables: Sequence[Table] = ()
     differences: Table | None = None
     """Settings by entry, collapsed if there are many."""
+    small: bool = False
+    """Whether its figures are small, with many of them beside each other."""
     films: Sequence[tuple[str, str]] = ()
     """Caption and address of each film."""
 
