@@ -16,6 +16,7 @@ from paths import ROOT
 from rl_training import contrib, core, experimental
 from rl_training.experiment.configuration.config_files import preset_names
 from rl_training.experiment.registry import list_algorithm_specs
+from rl_training.experiment.tuning.space_files import space_names
 from rl_training.zoo.manifests import load_manifests
 from wheels import wheel as wheel
 
@@ -108,6 +109,8 @@ def test_wheel_holds_presets_type_marker_and_entry_points(wheel: Path) -> None:
     assert "rl_training/zoo/presets.lock.json" in names
     for manifest in load_manifests():
         assert f"rl_training/zoo/manifests/{manifest.suite}.yaml" in names
+    for algorithm in space_names():
+        assert f"rl_training/zoo/spaces/{algorithm}.yaml" in names
     assert {"rl_training/zoo/report.html.jinja", "rl_training/zoo/report.css"} <= names
     assert "rl_training/py.typed" in names
     assert "axiomrl = rl_training.cli:main" in scripts

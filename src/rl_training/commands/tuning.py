@@ -18,6 +18,7 @@ from rl_training.cli_output import Output, key_value_lines
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rl_training.runtime.tuning.placing import Placing
     from rl_training.runtime.tuning.tuning import TuneResult
 
 logger = logging.getLogger("rl_training")
@@ -50,7 +51,7 @@ class StudyRequest:
     ] = None
     method: Annotated[
         Literal["search", "pbt"] | None,
-        typer.Option("--method", help="Trials one by one, which is the default, or a population that learns from itself."),
+        typer.Option("--method", help="Independent trials, which is the default, or a population."),
     ] = None
     generations: Annotated[
         int | None, integer_option("--generations", "With --method pbt: how often members are compared; 10 by default.")
@@ -80,16 +81,12 @@ def tune(
     require_optuna()
     if request.seeds is not None:
         raise ConfigError("--seeds: trials choose their own; give their number by --seeds-per-trial")
-    if hours is not None and not hours > 0:
-        raise ConfigError(f"--hours: must be above 0, got {hours:g}")
     if trials is not None and trials < 1:
         raise ConfigError(f"--trials: must be an integer >= 1, got {trials}")
-    placing: dict[str, Any] = {
-        "jobs": _jobs(request.jobs) or "auto",
-        "executor": request.executor,
-        "ray_address": request.ray_address,
-        "hours": hours,
-    }
+    from rl_training.runtime.tuning.placing import Placing
+
+    jobs = "auto" if request.jobs is None else _jobs(request.jobs)
+    placing = Placing(jobs, request.executor, request.ray_address, hours)  # type: ignore[arg-type]
     if continue_from is not None:
         _refuse_with_continue(request, study)
         return _run(continue_from, placing, output, trials=trials, trust_code=trust_code)
@@ -99,7 +96,9 @@ def tune(
 
     choices = study.given()
     _check_method(choices)
-    directory = new_study(config, **choices, **({} if trials is None else {"trials": trials}))
+    if trials is not None:
+        choices["trials"] = trials
+    directory = new_study(config, **choices)
     logger.info("study in %s", directory)
     return _run(directory, placing, output, trials=None, written_here=True)
 
@@ -126,20 +125,19 @@ def _refuse_with_continue(request: ConfigRequest, study: StudyRequest) -> None:
             raise ConfigError(f"{flag} does not go with --continue: the study has settled it; start a new study for it")
 
 
-def _run(directory: Path, placing: dict[str, Any], output: Output, **options: Any) -> int:
+def _run(directory: Path, placing: Placing, output: Output, **options: Any) -> int:
     from rl_training.experiment.default_manager import DefaultExperimentManager
     from rl_training.experiment.tuning.study import read_study
     from rl_training.runtime.tuning.table import make_table
-    from rl_training.runtime.tuning.tuning import Placing, run_study
+    from rl_training.runtime.tuning.tuning import run_study
 
     study = read_study(directory)
-    where = Placing(**placing)
     table = make_table(options["trials"] or study.trials, len(study.seeds), quiet=output.quiet)
     with contextlib.ExitStack() as stack:
         if table is not None:
             stack.enter_context(table)
             options["watch"] = table.update
-        result = run_study(directory, where, DefaultExperimentManager(), **options)
+        result = run_study(directory, placing, DefaultExperimentManager(), **options)
     return _show(result, output)
 
 

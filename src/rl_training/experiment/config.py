@@ -240,6 +240,13 @@ def algorithm_params(config: TrainConfig) -> Any:
     return build_record(get_algorithm_spec(config.algo).load_params(), config.algo_kwargs, path=("algo_kwargs",))
 
 
+def parameter_problems(params: Any, *, num_envs: int, total_timesteps: int) -> list[Problem]:
+    """Return the problems of an algorithm's parameters that are valid one by one but not together."""
+    given = {entry.name: getattr(params, entry.name) for entry in dataclasses.fields(params)}
+    texts = params.problems(num_envs=num_envs, total_timesteps=total_timesteps) if hasattr(params, "problems") else []
+    return _schedule_problems(type(params), given) + file_problems(params, texts, ("algo_kwargs",))
+
+
 def tracking_params(config: TrainConfig) -> TrackingParams:
     """Return the settings of the dashboards."""
     return build_record(TrackingParams, config.tracking, path=("tracking",))

@@ -38,7 +38,7 @@ def test_equal_scores_are_no_improvement() -> None:
 
 def test_worse_settings_are_called_worse() -> None:
     found = Confirmation(side(7, 120.0, 1, 2, 3, 4, 5), side(0, 50.0, 48, 49, 50, 51, 52), 20)
-    assert found.sentence.startswith("nothing better was found: trial 7 is worse on 5 fresh seeds")
+    assert found.sentence.startswith("nothing better was found: trial 7 is worse on fresh seeds, 3.00 against 50.00")
 
 
 def test_a_start_that_stays_the_best_is_said_plainly() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from rl_training.experiment.config import TrainConfig, check_config
 from rl_training.experiment.configuration.config_files import load_config
 from rl_training.experiment.tuning.journal import Trial, read_trials
+from rl_training.experiment.tuning.study import read_study
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.recording.result import TrainResult
 from rl_training.runtime.signals import SignalGuard
@@ -21,7 +22,6 @@ from rl_training.runtime.sweep.executors import Executor, SerialExecutor
 from rl_training.runtime.tuning.search import Search
 from rl_training.runtime.tuning.suggestions import Suggestions
 from rl_training.runtime.tuning.tuning import new_study
-from rl_training.experiment.tuning.study import read_study
 
 Score = Callable[[TrainConfig], float]
 
@@ -108,11 +108,12 @@ def search(
     **options: Any,
 ) -> list[Trial]:
     """Train what a study lacks of its trials and return all of them."""
+    trained_by: Any = manager or ScoredManager()
     study = read_study(directory)
     start = study.start()
-    space = study.search_space()
+    space = study.search_space(start)
     suggestions = Suggestions(space, space.values_of(start), study.sampler, start.seed, study.trials)
-    found = Search(directory, study, start, suggestions, manager=manager or ScoredManager(), jobs=jobs, **options)
+    found = Search(directory, study, start, suggestions, manager=trained_by, jobs=jobs, **options)
     with found.owning():
         (executor or SerialExecutor()).execute(found.seeds(), found.begin, found.report, signals or SignalGuard())
     return read_trials(directory)

@@ -22,7 +22,7 @@ num_steps: {log_int: [64, 512]}
 def suggestions_of(directory: Path) -> Suggestions:
     study = read_study(directory)
     start = study.start()
-    space = study.search_space()
+    space = study.search_space(start)
     return Suggestions(space, space.values_of(start), study.sampler, start.seed, study.trials)
 
 

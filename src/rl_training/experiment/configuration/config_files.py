@@ -18,11 +18,11 @@ from rl_training.errors import ConfigError, did_you_mean
 from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
 from rl_training.experiment.configuration.fork_rules import ALGORITHM, refusal
 from rl_training.experiment.configuration.safe_yaml import parse_yaml
+from rl_training.experiment.configuration.settings_files import read_settings_file
 from rl_training.experiment.configuration.short_trials import WARM_UP, scaled_warm_up
 from rl_training.experiment.configuration.validation import KeyPath
 from rl_training.experiment.own_code.user_code import LoadedFrom
 from rl_training.experiment.registry import admit_algorithm
-from rl_training.experiment.storage.untrusted import UntrustedFileError, read_text
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -173,29 +173,12 @@ class _Location:
         return _Location(Path(self.path).parent / Path(target).expanduser())
 
     def read(self) -> str:
+        if not self.packaged:
+            return read_settings_file(Path(self.path), inside="config.yaml")
         try:
-            if self.packaged:
-                return _preset_root().joinpath(*self.path.parts).read_text(encoding="utf-8")
-            # Reading a device never ends and a pipe can be read only once: both are refused.
-            return read_text(Path(self.path)).removeprefix("\N{BYTE ORDER MARK}")
+            return _preset_root().joinpath(*self.path.parts).read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise ConfigError(f"{self.name}: no such file{self._suggestion()}") from None
-        except UntrustedFileError as error:
-            if Path(self.path).is_dir():
-                inside = Path(self.path) / "config.yaml"
-                hint = f"; did you mean `{inside}`?" if inside.is_file() else "; name a YAML file"
-                raise ConfigError(f"{self.name}: is a directory{hint}") from None
-            if isinstance(error.__cause__, UnicodeDecodeError):
-                start = error.__cause__.start
-                raise ConfigError(f"{self.name}: byte {start} is not UTF-8 text; save it as UTF-8") from None
-            raise ConfigError(f"{error}; name a YAML file") from None
-
-    def _suggestion(self) -> str:
-        folder = Path(self.path).parent
-        if self.packaged or not folder.is_dir():
-            return ""
-        names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml", ".json")]
-        return did_you_mean(self.path.name, names)
+            raise ConfigError(f"{self.name}: no such file") from None
 
 
 def _preset_root() -> Traversable:

@@ -80,9 +80,7 @@ class Confirmation:
         """Its 95% interval; None with too few seeds."""
         if min(len(self.best.scores), len(self.baseline.scores)) < FEWEST_FOR_INTERVAL:
             return None
-        return probability_of_improvement_interval(
-            list(self.best.scores.values()), list(self.baseline.scores.values())
-        )
+        return probability_of_improvement_interval(list(self.best.scores.values()), list(self.baseline.scores.values()))
 
     @property
     def optimism(self) -> float:
@@ -108,11 +106,11 @@ class Confirmation:
                 f"{seeds} fresh seeds are too few to tell trial {self.best.trial} from the start ({figures}); "
                 f"{FEWEST_FOR_INTERVAL} are the least"
             )
-        chance = f"probability of improvement {self.probability:.2f}, 95% interval {interval.low:.2f} to {interval.high:.2f}"
+        chance = f"probability of improvement {self.probability:.2f}, 95% interval {_words(interval)}"
         if interval.low > EVEN:
             return f"trial {self.best.trial} is better than the start on {seeds} fresh seeds: {figures} ({chance})"
         if interval.high < EVEN:
-            return f"nothing better was found: trial {self.best.trial} is worse on {seeds} fresh seeds, {figures} ({chance})"
+            return f"nothing better was found: trial {self.best.trial} is worse on fresh seeds, {figures} ({chance})"
         return (
             f"nothing better was shown: on {seeds} fresh seeds trial {self.best.trial} and the start cannot be told "
             f"apart, {figures} ({chance})"
@@ -131,6 +129,10 @@ class Confirmation:
             "improved": self.improved,
             "verdict": self.sentence,
         }
+
+
+def _words(interval: Interval) -> str:
+    return f"{interval.low:.2f} to {interval.high:.2f}"
 
 
 def write_confirmation(directory: Path, confirmation: Confirmation) -> None:

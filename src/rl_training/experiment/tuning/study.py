@@ -20,7 +20,7 @@ from rl_training.experiment.registry import admit_algorithm
 from rl_training.experiment.storage.files import replace_text, storage_errors
 from rl_training.experiment.storage.untrusted import UntrustedFileError, read_text
 from rl_training.experiment.tuning.space import SearchSpace
-from rl_training.experiment.tuning.space_files import space_from_data
+from rl_training.experiment.tuning.space_files import described_space, space_from_data
 
 STUDY = "study.yaml"
 JOURNAL = "journal.log"
@@ -67,9 +67,13 @@ class Study:
         admit_algorithm(self.config.get("algo"), loaded)
         return validate_config(self.config)
 
-    def search_space(self) -> SearchSpace:
-        """Return the search space."""
-        return space_from_data(self.space, STUDY)
+    def search_space(self, start: TrainConfig) -> SearchSpace:
+        """Return the search space, checked against the starting configuration."""
+        return space_from_data(self.space, start, STUDY)
+
+    def described_space(self) -> SearchSpace:
+        """Return the search space as it is described, for reports: nothing is checked that needs the algorithm."""
+        return described_space(self.space, STUDY)
 
 
 def with_settings(start: TrainConfig, space: SearchSpace, settings: Mapping[str, Any]) -> TrainConfig:
@@ -105,7 +109,7 @@ def read_study(directory: Path) -> Study:
     version = record.get("schema_version") if isinstance(record, dict) else None
     if version != SCHEMA_VERSION:
         raise ConfigError(
-            f"{path}: schema version {version!r:.40}, this release reads {SCHEMA_VERSION}; use the release that wrote it"
+            f"{path}: schema version {version!r:.40}, this release reads {SCHEMA_VERSION}; use the one that wrote it"
         )
     study, problems = check_value(Study, record, ())
     raise_problems(problems, lambda _: str(path))

@@ -19,24 +19,24 @@ def expectation(values: np.ndarray, start: int, width: int) -> float:
 
     The array goes on behind the logits up to a multiple of TILE.
     """
-    limit, step = spread(np.float32(width - width // 2)), spread(np.float32(TILE))
-    place0 = ascending() - spread(np.float32(width // 2))
+    behind = start + width - width % TILE  # where whole tiles end
+    place0, step = ascending() - spread(np.float32(width // 2)), spread(np.float32(TILE))
     place1 = place0 + spread(np.float32(LANES))
-    top0 = top1 = spread(np.float32(-np.inf))
-    for index in range(start, start + width, TILE):
-        top0 = at_least(top0, _logits(values, index, place0, limit))
-        top1 = at_least(top1, _logits(values, index + LANES, place1, limit))
-        place0, place1 = place0 + step, place1 + step
+    last0, last1 = _last_logits(values, behind, width % TILE)
+    top0, top1 = last0, last1
+    for index in range(start, behind, TILE):
+        top0 = at_least(top0, load(values, index))
+        top1 = at_least(top1, load(values, index + LANES))
     top = spread(highest(at_least(top0, top1)))
     total0 = total1 = weighted0 = weighted1 = spread(np.float32(0.0))
-    place0 = ascending() - spread(np.float32(width // 2))
-    place1 = place0 + spread(np.float32(LANES))
-    for index in range(start, start + width, TILE):
-        weight0 = exponentials(_logits(values, index, place0, limit) - top)
-        weight1 = exponentials(_logits(values, index + LANES, place1, limit) - top)
+    for index in range(start, behind, TILE):
+        weight0, weight1 = exponentials(load(values, index) - top), exponentials(load(values, index + LANES) - top)
         total0, total1 = total0 + weight0, total1 + weight1
         weighted0, weighted1 = weight0 * place0 + weighted0, weight1 * place1 + weighted1
         place0, place1 = place0 + step, place1 + step
+    weight0, weight1 = exponentials(last0 - top), exponentials(last1 - top)
+    total0, total1 = total0 + weight0, total1 + weight1
+    weighted0, weighted1 = weight0 * place0 + weighted0, weight1 * place1 + weighted1
     mean = total(weighted0 + weighted1) / total(total0 + total1)
     # The inverse of sign(x)(sqrt(|x|+1)-1) + 0.001x, in the form that subtracts no nearly equal numbers.
     shifted = abs(mean) + 1.001
@@ -45,9 +45,12 @@ def expectation(values: np.ndarray, start: int, width: int) -> float:
 
 
 @part()
-def _logits(values: np.ndarray, index: int, place: Any, limit: Any) -> Any:
-    """Return logits, minus infinity in the lanes whose place is not below the limit."""
-    return where_above(limit, place, load(values, index), spread(np.float32(-np.inf)))
+def _last_logits(values: np.ndarray, index: int, count: int) -> Any:
+    """Return a tile of which the first `count` numbers are logits, and minus infinity for the others."""
+    never, number, limit = spread(np.float32(-np.inf)), ascending(), spread(np.float32(count))
+    first = where_above(limit, number, load(values, index), never)
+    second = where_above(limit, number + spread(np.float32(LANES)), load(values, index + LANES), never)
+    return first, second
 
 
 @part()

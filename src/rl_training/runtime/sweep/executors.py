@@ -1,7 +1,7 @@
 """How the seeds of a sweep are executed: the protocol, and the serial executor.
 
-Executors differ in where a seed is trained, never in the results. What they train need not be known in advance: a search
-of settings decides from the results so far what is trained next.
+Executors differ in where a seed is trained, never in the results. What they train need not be known in advance: a
+search of settings decides from the results so far what is trained next.
 """
 
 from __future__ import annotations

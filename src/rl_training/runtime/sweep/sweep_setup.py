@@ -72,9 +72,7 @@ class SeedRunner:
             if self.resume_from is not None:
                 return self.manager.resume(self.resume_from, callbacks=self.callbacks).train()
             if self.fork_of is not None:
-                forked = self.manager.resume(
-                    self.fork_of, callbacks=self.callbacks, fork=True, overrides=self.changes
-                )
+                forked = self.manager.resume(self.fork_of, callbacks=self.callbacks, fork=True, overrides=self.changes)
                 return forked.train()
             return self.manager.setup(self.config, callbacks=self.callbacks).train()
 

@@ -45,7 +45,9 @@ def confirm(
     sides: dict[int, Side] = {}
     for trial in {baseline.number: baseline, best.number: best}.values():
         if trial.number == baseline.number and baseline.value is None:
-            logger.warning("the start itself has no score (%s); it is trained on fresh seeds all the same", trial.status)
+            logger.warning(
+                "the start itself has no score (%s); it is trained on fresh seeds all the same", trial.status
+            )
         scores, signal = _fresh_scores(directory, study, configs(trial), trial, manager, benchmark)
         if scores is None:
             return None, signal

@@ -2,8 +2,8 @@
 
 All members train for a part of the horizon, a generation, and are compared. Those in the lowest quarter then go on from
 a checkpoint of one in the highest quarter, a fork with its lineage, with settings that are changed a little. In the
-journal each member is a new trial in each generation. Everything is decided by the study's seed and the scores, never by
-who finishes first.
+journal each member is a new trial in each generation. The study's seed and the scores decide everything, never who
+finishes first.
 """
 
 from __future__ import annotations

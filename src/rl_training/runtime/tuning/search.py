@@ -229,9 +229,7 @@ class Search:
                 return active
         return None
 
-    def _activate(
-        self, trial: optuna.Trial, settings: Any, runs: dict[int, BenchmarkRunRecord]
-    ) -> Active | None:
+    def _activate(self, trial: optuna.Trial, settings: Any, runs: dict[int, BenchmarkRunRecord]) -> Active | None:
         """Return a trial that this process trains from now on; None if its settings do not go together."""
         try:
             config = with_settings(self._start, self._suggestions.space, settings)

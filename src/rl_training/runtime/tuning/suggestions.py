@@ -7,7 +7,6 @@ study that was interrupted goes on with the suggestions it would have made.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -72,9 +71,7 @@ class Suggestions:
             return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, multivariate=True, group=True)
         return optuna.samplers.RandomSampler(seed=seed)
 
-    def _fixed(
-        self, study: optuna.Study, number: int, generator: np.random.Generator
-    ) -> Mapping[str, Any] | None:
+    def _fixed(self, study: optuna.Study, number: int, generator: np.random.Generator) -> Mapping[str, Any] | None:
         """Return values that Optuna's sampler does not choose; None where it chooses all."""
         if number == 0:  # what lies in the space of the start's values, so that samplers learn from the first trial too
             return {
@@ -106,24 +103,23 @@ class Suggestions:
             from cmaes import CMA
         except ImportError as error:
             raise MissingExtraError("--sampler cmaes", "tune") from error
-        numbers = [one for one in self.space.parameters if isinstance(one.domain, Range) and not one.when]
-        if not numbers:
-            return {}
-        seed = int(generator.integers(2**31))
+        found = [(one, one.domain) for one in self.space.parameters if not one.when]
+        numbers = [(name_of(one), one.key, domain) for one, domain in found if isinstance(domain, Range)]
+        if len(numbers) < 2:  # it has nothing to adapt
+            return {key: _from_unit(domain, float(generator.random())) for _, key, domain in numbers}
         bounds = np.tile([0.0, 1.0], (len(numbers), 1))
-        if len(numbers) == 1:
-            return {numbers[0].key: _from_unit(numbers[0].domain, float(generator.random()))}
+        seed = int(generator.integers(2**31))
         evolution = CMA(mean=np.full(len(numbers), 0.5), sigma=1 / 6, bounds=bounds, seed=seed)
         results = [
-            (np.array([_to_unit(one.domain, trial.params[name_of(one)]) for one in numbers]), -trial.value)
+            (np.array([_to_unit(domain, trial.params[name]) for name, _, domain in numbers]), -trial.value)
             for trial in study.get_trials(deepcopy=False)
-            if trial.state.name == "COMPLETE" and all(name_of(one) in trial.params for one in numbers)
+            if trial.value is not None and all(name in trial.params for name, _, _ in numbers)
         ]
         size = evolution.population_size
         for first in range(0, len(results) - size + 1, size):
             evolution.tell(results[first : first + size])
         point = evolution.ask()
-        return {one.key: _from_unit(one.domain, float(value)) for one, value in zip(numbers, point, strict=True)}
+        return {key: _from_unit(domain, float(at)) for (_, key, domain), at in zip(numbers, point, strict=True)}
 
 
 def name_of(parameter: Parameter) -> str:
@@ -136,7 +132,7 @@ def _suggest(trial: optuna.Trial, parameter: Parameter) -> Any:
     """Return the stored form of a value that Optuna suggests."""
     name, domain = name_of(parameter), parameter.domain
     if isinstance(domain, Choice):
-        return trial.suggest_categorical(name, [_stored(parameter, value) for value in domain.values])
+        return trial.suggest_categorical(name, list(domain.labels))
     low, high = domain.bounds
     if domain.integer:
         return trial.suggest_int(name, int(low), int(high), log=domain.logarithmic, step=int(domain.step or 1))
@@ -144,18 +140,19 @@ def _suggest(trial: optuna.Trial, parameter: Parameter) -> Any:
 
 
 def _stored(parameter: Parameter, value: Any) -> Any:
-    """Return a value as the journal stores it: a choice that Optuna does not know as text."""
-    if isinstance(parameter.domain, Range):
-        return parameter.domain.coordinate(value)
-    return value if value is None or isinstance(value, (bool, int, float, str)) else json.dumps(value)
+    """Return a value as the journal stores it: a choice as text, since Optuna knows no lists and mappings."""
+    domain = parameter.domain
+    if isinstance(domain, Range):
+        return domain.coordinate(value)
+    place = domain.index(value)
+    assert place is not None
+    return domain.labels[place]
 
 
 def _value(parameter: Parameter, stored: Any) -> Any:
     """Return the value that a stored one stands for."""
     domain = parameter.domain
-    if isinstance(domain, Range):
-        return domain.value_at(stored)
-    return next(value for value in domain.values if _stored(parameter, value) == stored)
+    return domain.value_at(stored) if isinstance(domain, Range) else domain.values[domain.labels.index(stored)]
 
 
 def _to_unit(domain: Range, stored: float) -> float:

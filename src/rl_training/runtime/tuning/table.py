@@ -64,7 +64,9 @@ class TrialTable:
 
         counts = Counter(trial.status for trial in self._known.values())
         told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no trial yet"
-        table = Table(title=f"{told}; of {self._trials}, {duration(time.monotonic() - self._begun)}", title_style="bold")
+        table = Table(
+            title=f"{told}; of {self._trials}, {duration(time.monotonic() - self._begun)}", title_style="bold"
+        )
         for name, side in (("trial", "right"), ("status", "left"), ("seeds", "right"), ("objective", "right")):
             table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
         table.add_column("settings", overflow="ellipsis", no_wrap=True)

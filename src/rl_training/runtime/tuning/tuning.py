@@ -5,37 +5,33 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.config import TrainConfig, check_config, config_to_dict
-from rl_training.experiment.machine import usable_cores
 from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.own_code.run_code import admit_code
 from rl_training.experiment.own_code.user_code import LoadedFrom, adopted
 from rl_training.experiment.runs import algorithm_slug, claim_directory, dependency_versions, sanitize, utc_now
 from rl_training.experiment.storage.files import hold_lock
-from rl_training.experiment.sweeps import COMPLETED, FAILED, INTERRUPTED, SHORTEST_IN_PROCESSES, chosen_executor
+from rl_training.experiment.sweeps import COMPLETED, FAILED, INTERRUPTED
 from rl_training.experiment.tuning.confirmation import Confirmation
 from rl_training.experiment.tuning.journal import Trial, open_journal, read_trials, require_optuna
 from rl_training.experiment.tuning.space import SearchSpace
 from rl_training.experiment.tuning.space_files import default_space, read_space
-from rl_training.experiment.tuning.study import BEST, RUNS, Study, read_study, with_settings, write_study
+from rl_training.experiment.tuning.study import BEST, Study, read_study, with_settings, write_study
 from rl_training.experiment.tuning.trials import best_trial
 from rl_training.runtime.setup.dataset_setup import with_dataset
 from rl_training.runtime.setup.run_setup import RunSetup
 from rl_training.runtime.setup.warm_start import with_fixed_init
 from rl_training.runtime.signals import SignalGuard
-from rl_training.runtime.sweep.executors import Executor
-from rl_training.runtime.sweep.ray_executor import RayExecutor
-from rl_training.runtime.sweep.sweep_setup import placed
 from rl_training.runtime.tuning.confirming import confirm, write_best
+from rl_training.runtime.tuning.placing import Placing
 from rl_training.runtime.tuning.population import Population, check_population, fit_for_forks
 from rl_training.runtime.tuning.pruning import check_pruner
 from rl_training.runtime.tuning.search import Search, Watcher
@@ -44,23 +40,7 @@ from rl_training.runtime.tuning.suggestions import Suggestions
 logger = logging.getLogger("rl_training")
 
 GENERATIONS = 10
-Jobs = int | Literal["auto"]
-
-
-@dataclass(frozen=True)
-class Placing:
-    """Where the runs of a study are trained, and for how long it may begin new trials; no result depends on it."""
-
-    jobs: Jobs = "auto"
-    executor: Literal["serial", "processes", "ray"] | None = None
-    ray_address: str | None = None
-    hours: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.jobs != "auto" and self.jobs < 1:
-            raise ConfigError(f"--jobs: must be an integer >= 1 or auto, got {self.jobs}")
-        if self.hours is not None and not self.hours > 0:
-            raise ConfigError(f"--hours: must be above 0, got {self.hours:g}")
+"""Of a population, if nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -154,27 +134,26 @@ def run_study(
         write_study(directory, study)
     loaded = None if written_here else LoadedFrom(f"study {directory}", (), trust_code)
     start = study.start(loaded)
-    space = study.search_space()
+    space = study.search_space(start)
     code = admit_code(start, loaded)
     with adopted(code):
         setup = RunSetup(start, None)  # a mistake is reported once, here, and not as a failure of every trial
-    executor, run_config, jobs = _placed(start, study, placing, directory, setup)
     check_pruner(study.pruner, start, len(study.seeds), placing.executor or "processes")
-    executor.prepare()
-    if study.method == "pbt" and isinstance(executor, RayExecutor):
+    if study.method == "pbt" and placing.executor == "ray":
         raise ConfigError(
-            "--executor ray: members of a population start from each other's checkpoints in the study's directory, which "
-            "the machines of a cluster need not share; use processes"
+            "--executor ray: members of a population start from each other's checkpoints in the study's directory, "
+            "which the machines of a cluster need not share; use processes"
         )
+    executor, run_config, jobs = placing.place(start, study, directory, setup)
     search = (Population if study.method == "pbt" else Search)(
         directory,
         study,
         dataclasses.replace(run_config, output_dir=start.output_dir),
         _suggestions(study, start, space),
         manager=manager,
-        jobs=jobs if not isinstance(executor, RayExecutor) else _cluster_jobs(placing),
+        jobs=jobs,
         code=code,
-        deadline=None if placing.hours is None else time.monotonic() + 3600 * placing.hours,
+        deadline=placing.deadline(),
         watch=watch,
     )
     with search.owning(), _signals() as signals:
@@ -209,9 +188,7 @@ def _confirm(
         logger.info("%s", error)
         return _result(directory, "running")
     try:
-        benchmark = {"executor": placing.executor, "ray_address": placing.ray_address}
-        jobs = _jobs(placing, configs(best), study) if placing.executor in (None, "processes") else None
-        benchmark = {key: value for key, value in {**benchmark, "jobs": jobs}.items() if value is not None}
+        benchmark = placing.benchmark(configs(best), study)
         confirmation, signal = confirm(directory, study, configs, best, trials, manager, benchmark)
     finally:
         if lock is not None:
@@ -238,40 +215,6 @@ def _result(directory: Path, status: str, *, signal: int | None = None) -> TuneR
 
 def _suggestions(study: Study, start: TrainConfig, space: SearchSpace) -> Suggestions:
     return Suggestions(space, space.values_of(start), study.sampler, start.seed, study.trials)
-
-
-def _placed(
-    start: TrainConfig, study: Study, placing: Placing, directory: Path, setup: RunSetup
-) -> tuple[Executor, TrainConfig, int]:
-    """Return the executor, the configuration of the runs, and how many of them are trained at a time."""
-    jobs = _jobs(placing, start, study)
-    benchmark: dict[str, Any] = {"seeds": list(study.seeds), "executor": placing.executor}
-    if placing.executor == "ray":
-        benchmark["ray_address"] = placing.ray_address
-    elif placing.executor != "serial":
-        benchmark["jobs"] = jobs
-    config = dataclasses.replace(start, benchmark=benchmark, output_dir=directory / RUNS)
-    executor, run_config = placed(config, start, setup)
-    return executor, run_config, jobs if chosen_executor(config) == "processes" else 1
-
-
-def _jobs(placing: Placing, start: TrainConfig, study: Study) -> int:
-    if placing.executor == "serial":
-        return 1
-    if placing.jobs != "auto":
-        return placing.jobs
-    if start.total_timesteps < SHORTEST_IN_PROCESSES:
-        return 1
-    return min(usable_cores().number, study.trials * len(study.seeds))
-
-
-def _cluster_jobs(placing: Placing) -> int:
-    """Return how many seeds a Ray cluster trains at a time: as many as it has processors for."""
-    if placing.jobs != "auto":
-        return placing.jobs
-    import ray
-
-    return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 @contextlib.contextmanager

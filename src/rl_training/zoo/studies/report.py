@@ -219,7 +219,7 @@ class StudyReport:
 def build_study_report(directory: Path) -> StudyReport:
     """Read a study and compute everything that a report shows; nothing is written and nothing in it is executed."""
     study = read_study(directory)
-    space = study.search_space()
+    space = study.described_space()
     trials = read_trials(directory)
     start = start_values(space, study.config)
     ranks = _ranks(trials)
