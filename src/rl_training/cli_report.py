@@ -231,10 +231,13 @@ def report(
 
 def _only_study(choice: RunChoice, paths: list[Path], drift: DriftGate) -> Path | None:
     """Return the study to report on, None if the paths are of runs; raise an error for what does not go together."""
-    from rl_training.experiment.tuning.study import RUNS, is_study
+    from rl_training.experiment.tuning.study import RUNS, STUDY, is_study
 
     study = next((path for path in paths if is_study(path)), None)
     if study is None:
+        below = sorted(file.parent for path in paths for file in path.glob(f"*/{STUDY}"))
+        if below:
+            logger.info("these are runs; `axiomrl report %s` reports on a study", shlex.quote(str(below[0])))
         return None
     its_runs = f"`axiomrl report {shlex.quote(str(study / RUNS))}` reports on its runs"
     if len(paths) > 1:

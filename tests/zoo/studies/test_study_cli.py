@@ -81,9 +81,14 @@ def test_what_does_not_go_with_a_study_is_refused(
 
 def test_the_runs_of_a_study_are_reported_watched_and_found_from_above(study: Path, capsys: Capture) -> None:
     fake_run(study / "runs", 1)
-    for path in (study / "runs", study.parent):
+    for path, hint in (
+        (study / "runs", ""),
+        (study.parent, f"these are runs; `axiomrl report {study}` reports on a study\n"),
+    ):
         assert main(["report", str(path), "--json"]) == 0
-        assert len(json.loads(capsys.readouterr().out)["runs"]) == 1
+        out, errors = capsys.readouterr()
+        assert len(json.loads(out)["runs"]) == 1
+        assert errors == hint
     watch = Watch([study])
     assert watch.refresh() == []
     assert "(1 ended)" in watch.waiting
