@@ -45,7 +45,7 @@ _FEWEST_TO_CUT = 8
 _FENCE = 3.0  # quartile ranges below the quartile
 _CUT = 0.6  # of the range, or more, must be left out for a cut to be worth it
 _AXIS = 56  # between two axes of parallel coordinates
-_ROW, _BARS = 40, 8  # height of a bar with its name, and where bars begin
+_ROW, _BARS, _FIGURES = 40, 8, 56  # height of a bar with its name, where bars begin, and the width of their figures
 _LETTER = 8.5  # width of a letter, on average
 _EDGE = 0.03  # of a slice is free on both sides
 
@@ -126,7 +126,7 @@ def importance_chart(importances: Importances, names: dict[str, str]) -> Markup:
     assert importances.chance is not None
     bottom = TOP + _ROW * len(importances.found)
     most = max(importances.chance, importances.found[0].share)
-    across = Scale(0.0, most * 100, _BARS, WIDTH - SIDE)
+    across = Scale(0.0, most * 100, _BARS, WIDTH - _FIGURES)
     rows = []
     for number, importance in enumerate(importances.found):
         top = TOP + _ROW * number

@@ -47,6 +47,7 @@ from rl_training.zoo.tables import Table, score_text
 _MOST_DRAWN = 300
 _MOST_PARAMETERS = 24
 _BEST_SHOWN = 20
+_MOST_FAILURES = 100
 _FLATTERY = (
     "These are scores in the search. The best of many trials owes a part of its score to luck, so they flatter it; "
     "only fresh seeds say how good it is."
@@ -139,10 +140,11 @@ def _search_sections(report: StudyReport) -> list[Section]:
 
 def _legend(report: StudyReport) -> list[tuple[Markup, str, str]]:
     found = [(mark_sign(TRIAL), "trial", "")]
-    if any(result.is_start for result in report.trials):
+    if any(result.is_start and result is not report.best for result in report.trials):
         found.append((mark_sign(START), "the start", ""))
     if report.best is not None:
-        found.append((mark_sign(BEST), f"trial {report.best.number}", "the best in the search"))
+        name = "the start" if report.best.is_start else f"trial {report.best.number}"
+        found.append((mark_sign(BEST), name, "the best in the search"))
     if report.counts.get(FAILED):
         found.append((cross_sign(), "failed", ""))
     return found
@@ -217,7 +219,9 @@ def _trial_sections(report: StudyReport, places: Places) -> list[Section]:
         linked = _with_links(failures, report.without_score, places)
         status = linked.columns.index("status")
         rows = [(*row[:status], status_word(row[status]), *row[status + 1 :]) for row in linked.rows]
-        tables.append(linked._replace(rows=rows).without_empty_columns())
+        left = len(rows) - _MOST_FAILURES
+        title = linked.title + (f" ({left} more are in the other formats)" if left > 0 else "")
+        tables.append(linked._replace(title=title, rows=rows[:_MOST_FAILURES]).without_empty_columns())
     about = "by scores that flatter the best"
     return [Section("trials", "Trials", about=about, tables=tables, differences=everything)]
 

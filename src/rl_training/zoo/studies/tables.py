@@ -153,7 +153,7 @@ def fact_table(report: StudyReport) -> Table:
         ("fresh seeds", ", ".join(map(str, study.confirm_seeds)) or "none"),
         ("versions", ", ".join(f"{name} {version}" for name, version in study.versions.items() if version)),
     ]
-    return Table("Study", ("", ""), [row for row in rows if row[1]])
+    return Table("Study", ("of the study", "value"), [row for row in rows if row[1]])
 
 
 def study_tables(report: StudyReport, most: int | None = None, width: int | None = None) -> list[Table]:
