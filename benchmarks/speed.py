@@ -36,6 +36,7 @@ from speed_cases import (
     sum_tree,
     sweep_speed,
     training_speed,
+    tune_speed,
 )
 from speed_cases.speed_guard import check
 from speed_cases.speed_parts import Benchmark, Effort, Outcome, spread, spread_words, summary
@@ -58,6 +59,7 @@ BENCHMARKS = {
         Benchmark("checkpoints", checkpoint_speed.measure, checkpoint_speed.settings, "the clock"),
         Benchmark("sweep", sweep_speed.measure, sweep_speed.settings, "the clock", rounds=3),
         Benchmark("seeds", seeds_speed.measure, seeds_speed.settings, "the clock"),
+        Benchmark("tune", tune_speed.measure, tune_speed.settings, "the clock"),
         Benchmark("scaling", scaling_speed.measure, scaling_speed.settings, rounds=3),
         Benchmark("export", export_speed.measure, export_speed.settings, export_speed.CLOCK, rounds=9),
         Benchmark("priorities", sum_tree.measure, sum_tree.settings),

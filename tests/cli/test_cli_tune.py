@@ -39,7 +39,10 @@ def test_a_study_leaves_trials_a_confirmation_and_a_configuration_that_trains(
     confirmation = json.loads((study / "confirmation.json").read_text())
     assert float(values["confirmed_best"]) == confirmation["best"]["iqm"]
     assert values["verdict"] == confirmation["verdict"]
-    seen = set(yaml.safe_load((study / "study.yaml").read_text())["seeds"])
+    settled = yaml.safe_load((study / "study.yaml").read_text())
+    assert (settled["finalists"], len(settled["final_seeds"])) == (3, 3)
+    assert len(list((study / "finals").glob("trial-*/ppo__*"))) == 9
+    seen = {*settled["seeds"], *settled["final_seeds"]}
     assert not seen & {int(seed) for seed in confirmation["best"]["scores"]}
     assert (study / "best.yaml").read_text().startswith(f"# Trial {values['best_trial']} of the study {study.name}")
     trained = axiomrl("train", "--config", str(study / "best.yaml"), "--output-dir", "tuned")
@@ -52,7 +55,9 @@ def test_a_study_leaves_trials_a_confirmation_and_a_configuration_that_trains(
 def test_the_same_command_makes_the_same_study_again(axiomrl: Command, tmp_path: Path, space: str) -> None:
     found = []
     for _ in range(2):
-        answer = axiomrl("tune", *CARTPOLE, "--space", space, *QUICK, "--confirm-seeds", "0", "--json")
+        answer = axiomrl(
+            "tune", *CARTPOLE, "--space", space, *QUICK, "--confirm-seeds", "0", "--finalists", "1", "--json"
+        )
         record: dict[str, Any] = json.loads(answer.out)
         trials = read_trials(tmp_path / record.pop("study_dir"))
         record.pop("best_path")
@@ -89,6 +94,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "zero trials": ([*CARTPOLE, "--trials", "0"], "--trials: must be an integer >= 1, got 0"),
     "negative confirmation": ([*CARTPOLE, "--confirm-seeds", "-1"], "--confirm-seeds: must be an integer >= 0"),
+    "no finalist": ([*CARTPOLE, "--finalists", "0"], "--finalists: must be an integer >= 1, got 0"),
     "no time": ([*CARTPOLE, "--hours", "0"], "--hours: must be above 0"),
     "no jobs": ([*CARTPOLE, "--jobs", "0"], "--jobs: must be an integer >= 1 or auto, got 0"),
     "seeds": ([*CARTPOLE, "--seeds", "1,2"], "give their number by --seeds-per-trial"),

@@ -39,6 +39,10 @@ class StudyRequest:
         int | None,
         integer_option("--confirm-seeds", "Fresh seeds for the best settings and the start; 5 by default, 0 for none."),
     ] = None
+    finalists: Annotated[
+        int | None,
+        integer_option("--finalists", "The best trials, which further seeds decide among; 3 by default, 1 for none."),
+    ] = None
     sampler: Annotated[
         Literal["tpe", "random", "grid", "cmaes"] | None, typer.Option("--sampler", help="tpe by default.")
     ] = None
@@ -108,7 +112,7 @@ def _check_method(choices: Mapping[str, Any]) -> None:
     population = choices.get("method") == "pbt"
     if "generations" in choices and not population:
         raise ConfigError("--generations goes with --method pbt; leave it out, or add that")
-    for name in ("sampler", "pruner", "seeds_per_trial"):
+    for name in ("sampler", "pruner", "seeds_per_trial", "finalists"):
         if population and name in choices:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} does not go with --method pbt: its members are changed by each other's scores")
@@ -132,7 +136,7 @@ def _run(directory: Path, placing: Placing, output: Output, **options: Any) -> i
     from rl_training.runtime.tuning.tuning import run_study
 
     study = read_study(directory)
-    table = make_table(options["trials"] or study.trials, len(study.seeds), quiet=output.quiet)
+    table = make_table(dataclasses.replace(study, trials=options["trials"] or study.trials), quiet=output.quiet)
     with contextlib.ExitStack() as stack:
         if table is not None:
             stack.enter_context(table)

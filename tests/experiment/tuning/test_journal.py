@@ -93,7 +93,8 @@ def test_a_study_without_its_journal_says_so(tmp_path: Path) -> None:
         ("sampler: tpe", "sampler: magic", "sampler"),
         ("trials: 6", "trials: 0", "trials"),
         ("trials: 6", "trials: 6\nextra: 1", "extra"),
-        ("confirm_seeds:\n- 3", "confirm_seeds:\n- 1", "1 is a seed of the trials too"),
+        ("confirm_seeds:\n- 6", "confirm_seeds:\n- 1", "1 is a seed of the trials too"),
+        ("confirm_seeds:\n- 6", "confirm_seeds:\n- 3", "3 is a seed of the trials too"),
         ("trials: 6", "trials: !!python/object/apply:os.system [ls]", "study.yaml"),
     ],
 )

@@ -16,7 +16,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.sweeps import COMPLETED, FAILED
 from rl_training.experiment.tuning.journal import PRUNED, Trial
 from rl_training.experiment.tuning.space import SearchSpace
-from rl_training.experiment.tuning.trials import best_trial
+from rl_training.experiment.tuning.trials import ranked
 from rl_training.runtime.signals import SignalGuard
 from rl_training.runtime.sweep.process_executor import ProcessExecutor
 from study_parts import ScoredManager, hill, make_study, search
@@ -121,7 +121,7 @@ def test_a_score_that_is_not_finite_is_a_failure_and_never_the_best(tmp_path: Pa
         ScoredManager(lambda config: math.inf if config.algo_kwargs["learning_rate"] != 3e-4 else 1.0),
     )
     assert [trial.status for trial in trials] == [COMPLETED, FAILED]
-    assert best_trial(trials) == trials[0]
+    assert ranked(trials) == trials[:1]
 
 
 def test_settings_that_do_not_go_together_are_recorded_as_a_failure(

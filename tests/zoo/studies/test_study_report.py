@@ -15,10 +15,12 @@ import pytest
 
 from noted_studies import noted_study
 from rl_training.errors import ConfigError, MissingExtraError, NonFiniteError
+from rl_training.experiment.benchmarking import SweepSummary, write_summary
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.sweeps import BenchmarkRunRecord
 from rl_training.experiment.tuning import journal
 from rl_training.experiment.tuning.confirmation import Confirmation, Side, write_confirmation
-from rl_training.experiment.tuning.study import JOURNAL, read_study, write_study
+from rl_training.experiment.tuning.study import FINALS, JOURNAL, read_study, write_study
 from rl_training.zoo.rendering import rows_as_csv
 from rl_training.zoo.studies.rendering import render_study
 from rl_training.zoo.studies.report import StudyReport, build_study_report
@@ -170,13 +172,12 @@ def test_the_verdict_of_fresh_seeds_comes_first(tmp_path: Path) -> None:
     assert record["verdict"] == confirmation.sentence
 
 
-def test_a_better_trial_since_the_confirmation_is_pointed_out(tmp_path: Path) -> None:
+def test_trials_since_the_confirmation_are_pointed_out(tmp_path: Path) -> None:
     trials = [{"value": value, "settings": {"algo_kwargs.gamma": value / 100}} for value in (10.0, 90.0, 95.0)]
     directory = noted_study(tmp_path, trials)
     write_confirmation(directory, Confirmation(side(1, 90.0, 1, 2, 3), side(0, 10.0, 1, 2, 3), 2))
-    assert "fresh seeds tried trial 1, and trial 2 has a higher score" in render_study(
-        build_study_report(directory), "text"
-    )
+    text = render_study(build_study_report(directory), "text")
+    assert "the confirmed trial is the best of the first 2 of 3 trials" in text
 
 
 @pytest.mark.parametrize(
@@ -199,6 +200,51 @@ def test_without_a_confirmation_the_verdict_says_what_is_missing(
         assert output_format == "csv" or verdict[1:20] in text
     if any("error" in trial for trial in trials):
         assert "it diverged" in render_study(report, "text")
+
+
+# -- finalists -------------------------------------------------------------------------------------
+
+
+def with_finals(folder: Path) -> Path:
+    """Return a study whose first trial in the search does worse than its second on further seeds."""
+    gamma = "algo_kwargs.gamma"
+    trials = [
+        {"value": 50.0, "scores": {1: 50.0, 2: 50.0}},
+        {"value": 90.0, "scores": {1: 90.0, 2: 90.0}, "settings": {gamma: 0.9}},
+        {"value": 80.0, "scores": {1: 80.0, 2: 80.0}, "settings": {gamma: 0.91}},
+    ]
+    directory = noted_study(folder, trials, finalists=2)
+    for trial, score in ((1, 20.0), (2, 80.0)):
+        runs = [BenchmarkRunRecord(seed, metrics={"eval_return_mean": score}) for seed in (3, 4, 5)]
+        place = directory / FINALS / f"trial-{trial}"
+        place.mkdir(parents=True)
+        write_summary(place / "benchmark_summary__ppo.json", SweepSummary(None, tuple(runs), "2026-01-01", "completed"))
+    return directory
+
+
+def test_further_seeds_choose_among_the_finalists(tmp_path: Path) -> None:
+    report = build_study_report(with_finals(tmp_path))
+    assert [result.number for result in report.finalists] == [1, 2]
+    assert [result.over_all_seeds for result in report.finalists] == [pytest.approx(130 / 3), 80.0]
+    assert report.best is not None
+    assert (report.best.number, report.best.rank) == (2, 2)
+    text = render_study(report, "text")
+    assert re.search(r"2 +80.00 +3: 80.00, 4: 80.00, 5: 80.00 +80.00 +chosen", text)
+    assert "chosen by further seeds" in render_study(report, "html")
+    assert [row["score/4"] for row in rows(render_study(report, "csv"))] == ["", "20.0", "80.0"]
+
+
+def test_finals_that_are_not_complete_or_damaged_decide_nothing(tmp_path: Path) -> None:
+    directory = with_finals(tmp_path)
+    (summary,) = (directory / FINALS / "trial-2").iterdir()
+    whole = summary.read_text()
+    for damaged, notice in ((whole.replace('"completed"', '"failed"', 2), ""), ("{", "trial 2 on further seeds: ")):
+        summary.write_text(damaged)
+        report = build_study_report(directory)
+        assert report.best is not None
+        assert report.best.number == 1
+        assert notice in "".join(report.notices)
+        assert render_study(report, "html")
 
 
 # -- formats ---------------------------------------------------------------------------------------

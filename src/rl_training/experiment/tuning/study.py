@@ -25,6 +25,8 @@ from rl_training.experiment.tuning.space_files import described_space, space_fro
 STUDY = "study.yaml"
 JOURNAL = "journal.log"
 RUNS = "runs"
+FINALS, CONFIRMING = "finals", "confirmation"
+"""The directories of the runs on the finalists' further seeds, and on fresh seeds, one below it for each trial."""
 BEST = "best.yaml"
 CONFIRMATION = "confirmation.json"
 SCHEMA_VERSION = 1
@@ -52,6 +54,9 @@ class Study:
     confirm_seeds: tuple[Annotated[int, Ge(0)], ...]
     """On which the best settings and the start are trained at the end; no trial saw them."""
     created_at_utc: str
+    finalists: Annotated[int, Ge(1)] = 1
+    """The best so many trials are trained on further seeds, which decide among them."""
+    final_seeds: tuple[Annotated[int, Ge(0)], ...] = ()
     method: Method = "search"
     sampler: Sampler = "tpe"
     pruner: Pruner = "none"
@@ -84,7 +89,7 @@ def with_settings(start: TrainConfig, space: SearchSpace, settings: Mapping[str,
 def write_study(directory: Path, study: Study) -> None:
     """Write the file of a study."""
     record = dataclasses.asdict(study)
-    record |= {"seeds": list(study.seeds), "confirm_seeds": list(study.confirm_seeds)}
+    record |= {name: list(getattr(study, name)) for name in ("seeds", "final_seeds", "confirm_seeds")}
     with storage_errors("the study", directory):
         directory.mkdir(parents=True, exist_ok=True)
         replace_text(directory / STUDY, yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
@@ -113,7 +118,7 @@ def read_study(directory: Path) -> Study:
         )
     study, problems = check_value(Study, record, ())
     raise_problems(problems, lambda _: str(path))
-    seen = set(study.seeds) & set(study.confirm_seeds)
+    seen = {*study.seeds, *study.final_seeds} & set(study.confirm_seeds)
     if seen:
         raise ConfigError(f"{path}: confirm_seeds: {min(seen)} is a seed of the trials too; fresh seeds must decide")
     return study

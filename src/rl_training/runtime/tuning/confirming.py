@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,79 +17,89 @@ from rl_training.experiment.config import TrainConfig, config_to_dict
 from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.runs import utc_now
 from rl_training.experiment.storage.files import replace_text, storage_errors
-from rl_training.experiment.sweeps import COMPLETED
+from rl_training.experiment.sweeps import COMPLETED, BenchmarkRunRecord
 from rl_training.experiment.tuning.confirmation import Confirmation, Side, write_confirmation
 from rl_training.experiment.tuning.journal import Trial
-from rl_training.experiment.tuning.study import BEST, Study
-from rl_training.zoo.studies.objective import seed_score
+from rl_training.experiment.tuning.study import BEST, CONFIRMING, FINALS, RUNS, Study
+from rl_training.experiment.tuning.trials import ranked
+from rl_training.zoo.studies.objective import seed_score, trial_value
 
 logger = logging.getLogger("rl_training")
 
-CONFIRMING = "confirmation"
-"""The directory of the runs on fresh seeds, one below it for each trial."""
+
+class Interrupted(Exception):
+    """Trainings ended before their results were complete; `signal` says why, None after a failure."""
+
+    def __init__(self, signal: int | None) -> None:
+        self.signal = signal
 
 
-def confirm(
-    directory: Path,
-    study: Study,
-    configs: Callable[[Trial], TrainConfig],
-    best: Trial,
-    trials: Sequence[Trial],
-    manager: ExperimentManager,
-    benchmark: Mapping[str, Any],
-) -> tuple[Confirmation | None, int | None]:
-    """Train the best trial and the first on fresh seeds and write the result; without one return the signal, if any.
+@dataclass(frozen=True)
+class LastRuns:
+    """The trainings after the search: of the finalists on further seeds, and of the winner on fresh ones."""
 
-    `configs` returns the configuration of a trial.
-    """
-    baseline = trials[0]
-    sides: dict[int, Side] = {}
-    for trial in {baseline.number: baseline, best.number: best}.values():
-        if trial.number == baseline.number and baseline.value is None:
-            logger.warning(
-                "the start itself has no score (%s); it is trained on fresh seeds all the same", trial.status
-            )
-        scores, signal = _fresh_scores(directory, study, configs(trial), trial, manager, benchmark)
-        if scores is None:
-            return None, signal
-        sides[trial.number] = Side(trial.number, trial.value, scores)
-    confirmation = Confirmation(sides[best.number], sides[baseline.number], len(trials))
-    write_confirmation(directory, confirmation)
-    logger.info("%s", confirmation.sentence)
-    return confirmation, None
+    directory: Path
+    study: Study
+    manager: ExperimentManager
+    configs: Callable[[Trial], TrainConfig]
+    """Returns the configuration of a trial."""
+    benchmark: Mapping[str, Any]
+    """How their seeds are executed."""
 
+    def winner(self, trials: Sequence[Trial]) -> Trial:
+        """Return the best trial, with its objective over all seeds that it was trained on.
 
-def _fresh_scores(
-    directory: Path,
-    study: Study,
-    config: TrainConfig,
-    trial: Trial,
-    manager: ExperimentManager,
-    benchmark: Mapping[str, Any],
-) -> tuple[dict[int, float] | None, int | None]:
-    """Return a trial's scores by fresh seed, training those that are missing, or the signal that came meanwhile."""
-    place = directory / CONFIRMING / f"trial-{trial.number}"
-    config = dataclasses.replace(
-        config,
-        output_dir=place,
-        benchmark={**benchmark, "seeds": list(study.confirm_seeds)},
-    )
-    earlier = sorted(place.glob("benchmark_summary__*.json"))
-    logger.info("trial %d on %d fresh seeds", trial.number, len(study.confirm_seeds))
-    result = manager.setup_runner(config, continue_from=earlier[-1] if earlier else None, trust_code=True).run()
-    assert result.benchmark_summary_path is not None
-    if result.status != COMPLETED:
-        return None, result.signal
-    scores: dict[int, float] = {}
-    for record in read_summary(result.benchmark_summary_path).runs:
+        The few best trials of a search are mostly the luckiest on its seeds; further ones tell them apart.
+        """
+        finalists = ranked(trials)[: self.study.finalists]
+        if len(finalists) < 2 or not self.study.final_seeds:
+            return finalists[0]
+        judged = []
+        for trial in finalists:
+            known = [self._score(run, self.directory / RUNS) for run in trial.runs.values()]
+            further = self._scores(trial, FINALS, self.study.final_seeds)
+            judged.append(dataclasses.replace(trial, value=trial_value([*known, *further.values()])))
+        return ranked(judged)[0]
+
+    def confirm(self, best: Trial, trials: Sequence[Trial]) -> Confirmation:
+        """Train the best trial and the first on fresh seeds, and write and return the result."""
+        baseline = trials[0]
+        sides: dict[int, Side] = {}
+        for trial in {baseline.number: baseline, best.number: best}.values():
+            if trial.value is None:
+                logger.warning("the start has no score (%s); it is trained on fresh seeds all the same", trial.status)
+            scores = self._scores(trial, CONFIRMING, self.study.confirm_seeds)
+            sides[trial.number] = Side(trial.number, trial.value, scores)
+        confirmation = Confirmation(sides[best.number], sides[baseline.number], len(trials))
+        write_confirmation(self.directory, confirmation)
+        logger.info("%s", confirmation.sentence)
+        return confirmation
+
+    def _scores(self, trial: Trial, folder: str, seeds: Sequence[int]) -> dict[int, float]:
+        """Return a trial's scores on some seeds, after training those that are missing."""
+        place = self.directory / folder / f"trial-{trial.number}"
+        config = dataclasses.replace(
+            self.configs(trial), output_dir=place, benchmark={**self.benchmark, "seeds": list(seeds)}
+        )
+        earlier = sorted(place.glob("benchmark_summary__*.json"))
+        logger.info("trial %d on %d %s seeds", trial.number, len(seeds), "fresh" if folder == CONFIRMING else "further")
+        runner = self.manager.setup_runner(config, continue_from=earlier[-1] if earlier else None, trust_code=True)
+        result = runner.run()
+        assert result.benchmark_summary_path is not None
+        if result.status != COMPLETED:
+            raise Interrupted(result.signal)
+        try:
+            records = read_summary(result.benchmark_summary_path).runs
+            return {record.seed: self._score(record, place) for record in records}
+        except RunFailure as error:
+            logger.error("trial %d: %s", trial.number, error)
+            raise Interrupted(None) from error
+
+    def _score(self, record: BenchmarkRunRecord, place: Path) -> float:
+        """Return the score of a run; the study may have been moved since its record was written."""
         if record.run_dir is not None:
             record = dataclasses.replace(record, run_dir=run_place(record.run_dir, place))
-        try:
-            scores[record.seed] = seed_score(study.objective, record)
-        except RunFailure as error:
-            logger.error("trial %d on fresh seeds: %s", trial.number, error)
-            return None, None
-    return scores, None
+        return seed_score(self.study.objective, record)
 
 
 def write_best(
@@ -99,7 +110,7 @@ def write_best(
     lines = [
         f"# Trial {best.number} of the study {directory.name}, written {utc_now()}.",
         f"# It changes of the start:\n{chr(10).join(settings)}",
-        f"# Objective on the seeds of the search {', '.join(map(str, study.seeds))}: {best.value:g}.",
+        f"# Objective on the seeds of the search: {best.value:g}.",
     ]
     if confirmation is None:
         lines.append("# Not confirmed on fresh seeds: the objective is that of the best of many and flatters it.")

@@ -23,7 +23,7 @@ from rl_training.experiment.tuning.study import Sampler
 if TYPE_CHECKING:
     import optuna
 
-STARTUP_TRIALS = 10
+STARTUP_TRIALS = 5
 """Random trials before TPE's model decides; a tenth of the trials if that is more."""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rl_training.experiment.storage.printing import duration, printable
 from rl_training.experiment.sweeps import COMPLETED, RUNNING
 from rl_training.experiment.tuning.journal import Trial
+from rl_training.experiment.tuning.study import Study
 from rl_training.experiment.tuning.trials import settings_text
 
 if TYPE_CHECKING:
@@ -23,23 +24,24 @@ _BEST_SHOWN = 4
 logger = logging.getLogger("rl_training")
 
 
-def make_table(trials: int, seeds: int, *, quiet: bool, stream: TextIO | None = None) -> TrialTable | None:
+def make_table(study: Study, *, quiet: bool, stream: TextIO | None = None) -> TrialTable | None:
     """Return a table for a terminal; None elsewhere, where log lines tell of the trials."""
     target = sys.stderr if stream is None else stream
     if quiet or not target.isatty() or os.environ.get("TERM") == "dumb":
         return None
-    return TrialTable(trials, seeds, target)
+    return TrialTable(study, target)
 
 
 class TrialTable:
     """A live table; log lines of the runs are left out meanwhile, warnings stay."""
 
-    def __init__(self, trials: int, seeds: int, stream: TextIO) -> None:
-        """`trials` are how many there will be, each on so many seeds."""
+    def __init__(self, study: Study, stream: TextIO) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._trials, self._seeds = trials, seeds
+        population = study.method == "pbt"
+        self._study, self._seeds = study, 1 if population else len(study.seeds)
+        self._trials = study.trials * (study.generations if population else 1)
         self._known: dict[int, Trial] = {}
         self._begun = time.monotonic()
         self._live = Live(console=Console(file=stream), get_renderable=self.render, refresh_per_second=2)
@@ -60,16 +62,16 @@ class TrialTable:
 
     def render(self) -> Table:
         """Return the table as it is now."""
+        from rich.box import SIMPLE
         from rich.table import Table
 
         counts = Counter(trial.status for trial in self._known.values())
         told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no trial yet"
-        table = Table(
-            title=f"{told}; of {self._trials}, {duration(time.monotonic() - self._begun)}", title_style="bold"
-        )
-        for name, side in (("trial", "right"), ("status", "left"), ("seeds", "right"), ("objective", "right")):
-            table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
-        table.add_column("settings", overflow="ellipsis", no_wrap=True)
+        title = f"{told}; of {self._trials}, {duration(time.monotonic() - self._begun)}"
+        table = Table(title=title, title_style="bold", box=SIMPLE, expand=True)
+        for name, width in (("trial", 5), ("status", 9), ("seeds", 5), ("objective", 10)):
+            table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True, min_width=width)
+        table.add_column("what it changes", overflow="ellipsis", no_wrap=True, ratio=1)
         ranked = self._ranked()
         for trial in self._shown(ranked):
             trained = sum(run.status == COMPLETED for run in trial.runs.values())
@@ -79,7 +81,7 @@ class TrialTable:
                 trial.status,
                 f"{trained}/{self._seeds}",
                 "" if trial.value is None else f"{trial.value:,.2f}",
-                printable(trial.error or "")[:60] or settings_text(trial.settings),
+                printable(trial.error or "") or settings_text(trial.settings, self._study.config),
                 style="bold green" if is_best else "" if trial.status in (COMPLETED, RUNNING) else "dim",
             )
         return table

@@ -25,12 +25,12 @@ from rl_training.experiment.tuning.journal import Trial, open_journal, read_tria
 from rl_training.experiment.tuning.space import SearchSpace
 from rl_training.experiment.tuning.space_files import default_space, read_space
 from rl_training.experiment.tuning.study import BEST, Study, read_study, with_settings, write_study
-from rl_training.experiment.tuning.trials import best_trial
+from rl_training.experiment.tuning.trials import ranked
 from rl_training.runtime.setup.dataset_setup import with_dataset
 from rl_training.runtime.setup.run_setup import RunSetup
 from rl_training.runtime.setup.warm_start import with_fixed_init
 from rl_training.runtime.signals import SignalGuard
-from rl_training.runtime.tuning.confirming import confirm, write_best
+from rl_training.runtime.tuning.confirming import Interrupted, LastRuns, write_best
 from rl_training.runtime.tuning.placing import Placing
 from rl_training.runtime.tuning.population import Population, check_population, fit_for_forks
 from rl_training.runtime.tuning.pruning import check_pruner
@@ -39,6 +39,8 @@ from rl_training.runtime.tuning.suggestions import Suggestions
 
 logger = logging.getLogger("rl_training")
 
+FURTHER_SEEDS = 3
+"""On which finalists are trained; as many as a trial has, if those are more."""
 GENERATIONS = 10
 """Of a population, if nothing else is said."""
 
@@ -69,6 +71,7 @@ def new_study(
     trials: int = 50,
     seeds_per_trial: int = 2,
     confirm_seeds: int = 5,
+    finalists: int = 3,
     **choices: Any,
 ) -> Path:
     """Make the directory of a study in the configuration's output directory and return it.
@@ -80,6 +83,7 @@ def new_study(
         ("--trials", trials, 1),
         ("--seeds-per-trial", seeds_per_trial, 1),
         ("--confirm-seeds", confirm_seeds, 0),
+        ("--finalists", finalists, 1),
     ):
         if number < least:
             raise ConfigError(f"{flag}: must be an integer >= {least}, got {number}")
@@ -91,14 +95,18 @@ def new_study(
     if population:
         check_population(trials, choices.setdefault("generations", GENERATIONS), start)
         found = fit_for_forks(found, start, given=space is not None)
-        seeds_per_trial = trials  # one for each member
+        seeds_per_trial, finalists = trials, 1  # a seed for each member
     first = start.seed
+    seeds = range(first, first + seeds_per_trial)
+    further = range(seeds.stop, seeds.stop + (max(FURTHER_SEEDS, seeds_per_trial) if finalists > 1 else 0))
     study = Study(
         config=config_to_dict(start),
         space=found.to_data(),
         trials=trials,
-        seeds=tuple(range(first, first + seeds_per_trial)),
-        confirm_seeds=tuple(range(first + seeds_per_trial, first + seeds_per_trial + confirm_seeds)),
+        seeds=tuple(seeds),
+        finalists=finalists,
+        final_seeds=tuple(further),
+        confirm_seeds=tuple(range(further.stop, further.stop + confirm_seeds)),
         created_at_utc=utc_now(),
         versions=dependency_versions(),
         **choices,
@@ -164,53 +172,53 @@ def run_study(
         numbers = ", ".join(str(trial.number) for trial in search.left())
         logger.info("other processes still train trial %s; the last one confirms the best", numbers)
         return _result(directory, "running")
-    return _confirm(directory, study, lambda trial: with_settings(run_config, space, trial.settings), placing, manager)
+    return _finish(directory, study, lambda trial: with_settings(run_config, space, trial.settings), placing, manager)
 
 
-def _confirm(
+def _finish(
     directory: Path,
     study: Study,
     configs: Callable[[Trial], TrainConfig],
     placing: Placing,
     manager: ExperimentManager,
 ) -> TuneResult:
-    """Train the best settings and the start on fresh seeds."""
+    """Choose the best of the finalists, and train it and the start on fresh seeds."""
     trials = read_trials(directory)
-    best = best_trial(trials)
-    if best is None:
+    if not ranked(trials):
         return _result(directory, FAILED)
-    write_best(directory, study, configs(best), best, None)
-    if not study.confirm_seeds:
-        return _result(directory, COMPLETED)
     try:
         lock = hold_lock(directory / ".confirmation.lock", taken="another process confirms the best settings")
     except AxiomError as error:
         logger.info("%s", error)
         return _result(directory, "running")
     try:
-        benchmark = placing.benchmark(configs(best), study)
-        confirmation, signal = confirm(directory, study, configs, best, trials, manager, benchmark)
+        last = LastRuns(directory, study, manager, configs, placing.benchmark(configs(trials[0]), study))
+        best = last.winner(trials)
+        write_best(directory, study, configs(best), best, None)
+        confirmation = last.confirm(best, trials) if study.confirm_seeds else None
+    except Interrupted as stopped:
+        status = FAILED if stopped.signal is None else INTERRUPTED
+        return _result(directory, status, signal=stopped.signal)
     finally:
         if lock is not None:
             lock.close()
-    if confirmation is None:
-        return _result(directory, FAILED if signal is None else INTERRUPTED, signal=signal)
     write_best(directory, study, configs(best), best, confirmation)
-    return dataclasses.replace(_result(directory, COMPLETED), confirmation=confirmation)
+    return _result(directory, COMPLETED, best=best, confirmation=confirmation)
 
 
-def _result(directory: Path, status: str, *, signal: int | None = None) -> TuneResult:
-    trials = tuple(read_trials(directory))
+def _result(
+    directory: Path,
+    status: str,
+    *,
+    best: Trial | None = None,
+    confirmation: Confirmation | None = None,
+    signal: int | None = None,
+) -> TuneResult:
     path = directory / BEST
-    return TuneResult(
-        study_dir=directory,
-        status=status,
-        trials=trials,
-        best=best_trial(trials),
-        best_path=path if path.exists() else None,
-        confirmation=None,
-        signal=signal,
-    )
+    trials = tuple(read_trials(directory))
+    first = next(iter(ranked(trials)), None)
+    best_path = path if path.exists() else None
+    return TuneResult(directory, status, trials, best or first, best_path, confirmation, signal)
 
 
 def _suggestions(study: Study, start: TrainConfig, space: SearchSpace) -> Suggestions:

@@ -33,6 +33,7 @@ from rl_training.zoo.studies.tables import (
     evidence_table,
     fact_table,
     failure_table,
+    finalist_table,
     importance_sentence,
     lineage_table,
     result_table,
@@ -105,7 +106,7 @@ def _settings_sections(report: StudyReport) -> list[Section]:
         return []
     sentences = []
     if report.best is not None and report.best.is_start:
-        sentences.append("No trial has a higher score in the search than the start.")
+        sentences.append("The start itself is the best.")
     return [Section("settings", table.title, sentences=sentences, tables=[table])]
 
 
@@ -125,6 +126,7 @@ def _search_sections(report: StudyReport) -> list[Section]:
             figures.append(Figure(f"{what} by generation", lineage_chart(report)))
         else:
             figures.append(Figure(f"{what} by trial, and the highest so far", history_chart(report)))
+    tables = [finalist_table(report), lineage_table(report)]
     return [
         Section(
             "search",
@@ -133,7 +135,7 @@ def _search_sections(report: StudyReport) -> list[Section]:
             sentences=sentences,
             legend=_legend(report),
             figures=figures,
-            tables=[lineage_table(report)] if report.is_population and report.best is not None else [],
+            tables=[table.without_empty_columns() for table in tables if table.rows],
         )
     ]
 
@@ -144,7 +146,7 @@ def _legend(report: StudyReport) -> list[tuple[Markup, str, str]]:
         found.append((mark_sign(START), "the start", ""))
     if report.best is not None:
         name = "the start" if report.best.is_start else f"trial {report.best.number}"
-        found.append((mark_sign(BEST), name, "the best in the search"))
+        found.append((mark_sign(BEST), name, "the best" if report.best.rank == 1 else "chosen by further seeds"))
     if report.counts.get(FAILED):
         found.append((cross_sign(), "failed", ""))
     return found

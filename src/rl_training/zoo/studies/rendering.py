@@ -47,7 +47,7 @@ def render_study(
 
 def _csv(report: StudyReport) -> str:
     """Return one row per trial, with a column for each seed of a search and for each searched key."""
-    scores = [f"score/{seed}" for seed in report.study.seeds]
+    scores = [f"score/{seed}" for seed in (*report.study.seeds, *report.study.final_seeds)]
     further = _OF_POPULATIONS if report.is_population else scores
     columns = (*_COLUMNS, *further, "duration_seconds", "error", *report.space.keys)
     best = [point.best for point in report.history]
@@ -63,7 +63,7 @@ def _row(result: TrialResult, best: float | None) -> dict[str, Any]:
         "status": trial.status,
         "objective": trial.value,
         "best_so_far": best,
-        **{f"score/{seed}": score for seed, score in result.scores.items()},
+        **{f"score/{seed}": score for seed, score in {**result.scores, **result.further}.items()},
         "duration_seconds": trial.duration_seconds,
         "generation": trial.generation,
         "parent": trial.parent,

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rl_training.errors import AxiomError
-from rl_training.experiment.sweeps import COMPLETED, FAILED, RUNNING, BenchmarkRunRecord
+from rl_training.experiment.sweeps import FAILED, RUNNING
 from rl_training.experiment.tuning.confirmation import Confirmation, read_confirmation
 from rl_training.experiment.tuning.journal import Trial, read_trials
 from rl_training.experiment.tuning.space import SearchSpace
 from rl_training.experiment.tuning.study import RUNS, Study, read_study
-from rl_training.experiment.tuning.trials import best_trial
+from rl_training.experiment.tuning.trials import ranked
+from rl_training.zoo.studies.finals import place_of, read_finals, score_of
 from rl_training.zoo.studies.importances import Importances, measure_importances
-from rl_training.zoo.studies.objective import seed_score
+from rl_training.zoo.studies.objective import trial_value
 from rl_training.zoo.studies.parameters import SearchedParameter, searched_parameters, start_values
 
 EXPORT_VERSION = 1
@@ -42,6 +41,8 @@ class TrialResult:
     """The directories of its runs that are still in the study's, by seed."""
     rank: int | None
     """1 for the highest objective; None if it has none, or if it is of an earlier generation."""
+    further: Mapping[int, float] = field(default_factory=dict)
+    """Scores of a finalist by further seed."""
 
     @property
     def number(self) -> int:
@@ -52,6 +53,12 @@ class TrialResult:
     def objective(self) -> float | None:
         """Its objective, if it is completed."""
         return self.trial.value
+
+    @property
+    def over_all_seeds(self) -> float | None:
+        """The objective of a finalist over all seeds that it was trained on; None without further seeds."""
+        known = [score for score in self.scores.values() if score is not None]
+        return trial_value([*known, *self.further.values()]) if self.further else None
 
     @property
     def is_start(self) -> bool:
@@ -80,6 +87,8 @@ class StudyReport:
     """In the order of their numbers."""
     confirmation: Confirmation | None
     importances: Importances
+    problems: tuple[str, ...] = ()
+    """Parts of the study that cannot be read."""
 
     @property
     def is_population(self) -> bool:
@@ -107,9 +116,20 @@ class StudyReport:
         return sorted((one for one in self.trials if one.rank is not None), key=lambda one: one.rank or 0)
 
     @property
+    def finalists(self) -> list[TrialResult]:
+        """The trials that further seeds decide among."""
+        several = self.study.finalists > 1 and bool(self.study.final_seeds)
+        return self.ranking[: self.study.finalists] if several else []
+
+    @cached_property
     def best(self) -> TrialResult | None:
-        """The trial with the highest objective."""
-        return self.ranking[0] if self.ranking else None
+        """The trial that was confirmed, or else the best one so far: of the finalists, if all have further scores."""
+        confirmed = None if self.confirmation is None else self.confirmation.best.trial
+        found = next((one for one in self.ranking if one.number == confirmed), None)
+        judged = [(one.over_all_seeds, -one.number, one) for one in self.finalists if one.over_all_seeds is not None]
+        if found is None and judged and len(judged) == len(self.finalists):
+            found = max(judged, key=lambda of_one: of_one[:2])[2]
+        return found or (self.ranking[0] if self.ranking else None)
 
     @property
     def without_score(self) -> list[TrialResult]:
@@ -171,13 +191,11 @@ class StudyReport:
             found.append(
                 f"{failed} of {len(self.trials)} trials failed; they stay in the study and never count as best"
             )
-        confirmed = self.confirmation
-        if confirmed is not None and self.best is not None and confirmed.best.trial != self.best.number:
+        if self.confirmation is not None and self.confirmation.trials < len(self.trials):
             found.append(
-                f"fresh seeds tried trial {confirmed.best.trial}, and trial {self.best.number} has a higher score in "
-                "the search by now"
+                f"the confirmed trial is the best of the first {self.confirmation.trials} of {len(self.trials)} trials"
             )
-        return found
+        return [*found, *self.problems]
 
     def as_record(self) -> dict[str, Any]:
         """Return the whole report as plain data."""
@@ -191,12 +209,14 @@ class StudyReport:
             **{key: _text_or_none(config.get(key)) for key in ("algo", "env_id", "preset")},
             **{key: getattr(study, key) for key in ("method", "sampler", "pruner", "objective", "generations")},
             "seeds": list(study.seeds),
+            "final_seeds": list(study.final_seeds),
             "confirm_seeds": list(study.confirm_seeds),
             "created_at_utc": study.created_at_utc,
             "versions": {str(name): _text_or_none(version) for name, version in study.versions.items()},
             "space": self.space.to_data(),
             "planned_trials": self.planned,
             "counts": self.counts,
+            "finalists": [result.number for result in self.finalists],
             "best_trial": None if self.best is None else self.best.number,
             "best_lineage": self.lineage(self.best.number) if self.best is not None and self.is_population else None,
             "confirmation": None if self.confirmation is None else self.confirmation.as_record(),
@@ -223,7 +243,11 @@ def build_study_report(directory: Path) -> StudyReport:
     trials = read_trials(directory)
     start = start_values(space, study.config)
     ranks = _ranks(trials)
-    results = tuple(_result(trial, ranks.get(trial.number), start, study, directory / RUNS) for trial in trials)
+    finals = read_finals(directory, study, trials)
+    results = tuple(
+        _result(trial, ranks.get(trial.number), start, study, directory / RUNS, finals.scores.get(trial.number, {}))
+        for trial in trials
+    )
     return StudyReport(
         directory=directory,
         study=study,
@@ -232,6 +256,7 @@ def build_study_report(directory: Path) -> StudyReport:
         trials=results,
         confirmation=read_confirmation(directory),
         importances=_importances(study, space, results),
+        problems=finals.problems,
     )
 
 
@@ -245,38 +270,26 @@ def _importances(study: Study, space: SearchSpace, results: Sequence[TrialResult
 
 def _ranks(trials: Sequence[Trial]) -> dict[int, int]:
     """Return the ranks of completed trials by number; of a population only the latest generation has any."""
-    best = best_trial(trials)
-    if best is None:
-        return {}
-    completed = [trial for trial in trials if trial.value is not None and trial.generation == best.generation]
-    ordered = sorted(completed, key=lambda trial: (-(trial.value or 0.0), trial.number))
-    return {trial.number: rank for rank, trial in enumerate(ordered, 1)}
+    return {trial.number: rank for rank, trial in enumerate(ranked(trials), 1)}
 
 
-def _result(trial: Trial, rank: int | None, start: Mapping[str, Any], study: Study, runs: Path) -> TrialResult:
-    # The journal may be somebody else's: only directories among the study's own runs are looked at.
-    places = {seed: _place(record, runs) for seed, record in sorted(trial.runs.items())}
+def _result(
+    trial: Trial,
+    rank: int | None,
+    start: Mapping[str, Any],
+    study: Study,
+    runs: Path,
+    further: Mapping[int, float],
+) -> TrialResult:
+    places = {seed: place_of(record, runs) for seed, record in sorted(trial.runs.items())}
     return TrialResult(
         trial=trial,
         values=dict(trial.settings) or start,
-        scores={seed: _score(record, places[seed], study) for seed, record in sorted(trial.runs.items())},
+        scores={seed: score_of(record, places[seed], study) for seed, record in sorted(trial.runs.items())},
         runs={seed: place for seed, place in places.items() if place is not None},
         rank=rank,
+        further=further,
     )
-
-
-def _place(record: BenchmarkRunRecord, runs: Path) -> Path | None:
-    name = "" if record.run_dir is None else record.run_dir.name
-    return runs / name if name not in ("", "..") and (runs / name).is_dir() else None
-
-
-def _score(record: BenchmarkRunRecord, place: Path | None, study: Study) -> float | None:
-    if record.status != COMPLETED or (study.objective == "auc" and place is None):
-        return None
-    try:
-        return seed_score(study.objective, dataclasses.replace(record, run_dir=place))
-    except AxiomError:  # it diverged, or its files are damaged
-        return None
 
 
 def _trial_record(result: TrialResult) -> dict[str, Any]:
@@ -287,6 +300,8 @@ def _trial_record(result: TrialResult) -> dict[str, Any]:
         "rank": result.rank,
         "objective": trial.value,
         "scores": {str(seed): score for seed, score in result.scores.items()},
+        "further_scores": {str(seed): score for seed, score in result.further.items()},
+        "objective_over_all_seeds": result.over_all_seeds,
         "settings": dict(trial.settings),
         "values": dict(result.values),
         "duration_seconds": trial.duration_seconds,

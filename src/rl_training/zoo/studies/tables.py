@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rl_training.experiment.storage.printing import duration
 from rl_training.experiment.tuning.confirmation import Side
@@ -65,9 +65,9 @@ def ranking_table(report: StudyReport, most: int | None = None) -> Table:
             str(result.rank),
             str(result.number),
             score_text(result.objective),
-            _seeds_text(result),
+            _scores_text(result.scores),
             "-" if result.trial.duration_seconds is None else duration(result.trial.duration_seconds),
-            settings_text(result.trial.settings),
+            settings_text(result.trial.settings, report.study.config),
         )
         for result in report.ranking[:most]
     ]
@@ -92,6 +92,22 @@ def wide_ranking_table(report: StudyReport, parameters: Sequence[SearchedParamet
     return Table(table.title, (*table.columns[:-1], *(f"{parameter.name}>" for parameter in parameters)), rows)
 
 
+def finalist_table(report: StudyReport) -> Table:
+    """Return the finalists with their scores on further seeds."""
+    rows = [
+        (
+            str(result.number),
+            score_text(result.objective),
+            _scores_text(result.further) or "-",
+            score_text(result.over_all_seeds),
+            "chosen" if result is report.best and result.further else "",
+        )
+        for result in report.finalists
+    ]
+    columns = ("trial>", "objective>", "by further seed", "over all seeds>", "note?")
+    return Table("Finalists", columns, rows if any(result.further for result in report.finalists) else [])
+
+
 def importance_table(report: StudyReport) -> Table:
     """Return the importances of the parameters."""
     names = {parameter.key: parameter.name for parameter in report.parameters}
@@ -109,8 +125,8 @@ def failure_table(report: StudyReport) -> Table:
             str(result.number),
             result.trial.status,
             result.trial.error or "",
-            _seeds_text(result),
-            settings_text(result.trial.settings),
+            _scores_text(result.scores),
+            settings_text(result.trial.settings, report.study.config),
         )
         for result in report.without_score
     ]
@@ -131,7 +147,7 @@ def lineage_table(report: StudyReport, results: Sequence[TrialResult] | None = N
             "-" if result.trial.parent is None else str(result.trial.parent),
             score_text(result.objective),
             ", ".join(map(str, result.scores)),
-            settings_text(result.trial.settings),
+            settings_text(result.trial.settings, report.study.config),
         )
         for result in results
     ]
@@ -150,6 +166,7 @@ def fact_table(report: StudyReport) -> Table:
         ("pruner", "" if report.is_population else study.pruner),
         ("objective", f"interquartile mean over seeds of the {OBJECTIVES[study.objective]}"),
         ("seeds of the trials", ", ".join(map(str, study.seeds))),
+        ("further seeds of finalists", ", ".join(map(str, study.final_seeds))),
         ("fresh seeds", ", ".join(map(str, study.confirm_seeds)) or "none"),
         ("versions", ", ".join(f"{name} {version}" for name, version in study.versions.items() if version)),
     ]
@@ -162,6 +179,7 @@ def study_tables(report: StudyReport, most: int | None = None, width: int | None
         result_table(report),
         evidence_table(report),
         settings_table(report),
+        finalist_table(report),
         ranking_table(report, most),
         lineage_table(report),
         importance_table(report),
@@ -214,10 +232,10 @@ def _side_row(name: str, side: Side) -> tuple[str, ...]:
         name,
         score_text(side.iqm),
         interval_text(side.interval, score_text),
-        ", ".join(f"{seed}: {score_text(score)}" for seed, score in side.scores.items()),
+        _scores_text(side.scores),
         score_text(side.searched),
     )
 
 
-def _seeds_text(result: TrialResult) -> str:
-    return ", ".join(f"{seed}: {score_text(score)}" for seed, score in result.scores.items())
+def _scores_text(scores: Mapping[int, float | None] | Mapping[int, float]) -> str:
+    return ", ".join(f"{seed}: {score_text(score)}" for seed, score in scores.items())
