@@ -22,6 +22,7 @@ import pytest
 
 import rl_training
 from docs_pages import (
+    EXECUTED,
     INSTALLATION,
     PAGES,
     ROOT,
@@ -38,9 +39,10 @@ from docs_pages import (
     page_name,
     read_page,
 )
+from documents.page_runner import PageRunner
 from harness import json_rows, tiny_config
 from paths import HELPERS
-from processes import Launcher, process_environment
+from processes import Launcher
 from rl_training import core
 from rl_training.cli import main
 from rl_training.experiment.checkpoints import MANIFEST
@@ -55,7 +57,6 @@ COMPATIBILITY = ROOT / "docs" / "compatibility.md"
 PPO = ROOT / "docs" / "algorithms" / "ppo.md"
 METADATA_SCHEMA = ROOT / "src" / "rl_training" / "experiment" / "metadata.schema.json"
 COMMAND_SERVER = HELPERS / "docs_commands.py"
-BLOCK_SECONDS = 120
 # Of tools that the pages mention besides axiomrl and the benchmarks.
 FOREIGN_OPTIONS = {"--check", "--dist", "--logdir", "--backend-store-uri"}
 
@@ -77,49 +78,6 @@ def command_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         shim.chmod(0o755)
         yield os.pathsep.join([folder, str(Path(sys.executable).parent), os.environ["PATH"]])
         server.kill()
-
-
-class PageRunner:
-    """Runs the blocks of one page: one shell, one Python namespace, one working directory."""
-
-    def __init__(self, page: Path, directory: Path, path: str) -> None:
-        self.page, self.directory = page, directory
-        self.namespace: dict[str, Any] = {"__name__": "documentation"}
-        self.log = directory.parent / "commands.log"
-        status_read, status_write = os.pipe()
-        self._status = open(status_read, encoding="utf-8")  # noqa: SIM115 - closed in close()
-        with self.log.open("wb") as log:
-            self._shell = subprocess.Popen(
-                ["bash", "-euo", "pipefail"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=directory,
-                env=process_environment(PATH=path, STATUS=str(status_write)),
-                pass_fds=[status_write],
-                text=True,
-            )
-        os.close(status_write)
-
-    def run(self, number: int, block: Block) -> None:
-        if block.language == "python":
-            code = "\n" * (block.line - 1) + block.code  # so that a traceback names the page's own lines
-            exec(compile(code, str(self.page), "exec"), self.namespace)
-            return
-        script = self.directory.parent / f"block-{number}.sh"
-        script.write_text(block.code, encoding="utf-8")
-        assert self._shell.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._shell.stdin.write(f'. "{script}" </dev/null\necho done >&"$STATUS"\n')
-            self._shell.stdin.flush()
-        assert self._status.readline() == "done\n", (
-            f"a command on {page_name(self.page)}, line {block.line} ff., failed:\n{block.code}\n{self.log.read_text()}"
-        )
-
-    def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._shell.communicate(timeout=BLOCK_SECONDS)
-        self._status.close()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if executable_blocks(page)], ids=page_name)
@@ -154,12 +112,24 @@ def test_a_failing_command_fails_its_page(command_path: str, tmp_path: Path) -> 
     runner.close()
 
 
+def test_a_shown_message_is_compared_with_the_real_one(command_path: str, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    runner = PageRunner(README, tmp_path / "work", command_path)
+    shown = (
+        "$ axiomrl train --preset no-such-preset\naxiomrl: error: ...`no-such-preset`...\n$ axiomrl --version\n...\n"
+    )
+    runner.run(0, Block("console", shown, 1, ""))
+    with pytest.raises(AssertionError, match="shows other output than `axiomrl train --preset no-such-preset` gives"):
+        runner.run(1, Block("console", shown.replace("error", "mistake"), 1, ""))
+    runner.close()
+
+
 def test_only_installation_and_lint_commands_are_not_executed() -> None:
     skipped = [
         (page_name(page), block.marker)
         for page in PAGES
         for block in blocks(read_page(page))
-        if block.language in ("bash", "python") and block not in executable_blocks(page)
+        if block.language in EXECUTED and block not in executable_blocks(page)
     ]
     assert skipped == [*(("README.md", marker) for marker in INSTALLATION), ("CONTRIBUTING.md", RUN_BY_CI)]
 

@@ -17,6 +17,8 @@ PAGES = [
 # Blocks below these comments are not executed as they stand, up to `<!-- end -->` or the end of the block.
 INSTALLATION = ("<!-- train command -->", "<!-- test command -->")
 RUN_BY_CI = "<!-- run by .ci/run -->"
+EXECUTED = ("bash", "python", "console")
+"""Languages of blocks that are executed; a `console` block also shows what its commands print."""
 _FENCE = re.compile(r"^```(\w*)$")
 _COMMENT = re.compile(r"^<!-- .* -->$")
 
@@ -61,11 +63,11 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def executable_blocks(page: Path) -> list[Block]:
-    """Return the bash and Python blocks that readers are meant to run as they stand."""
+    """Return the blocks that readers are meant to run as they stand."""
     return [
         block
         for block in blocks(read_page(page))
-        if block.language in ("bash", "python") and block.marker not in (*INSTALLATION, RUN_BY_CI)
+        if block.language in EXECUTED and block.marker not in (*INSTALLATION, RUN_BY_CI)
     ]
 
 

@@ -1,4 +1,4 @@
-"""What users of Stable-Baselines3 and CleanRL write is answered by what it is called here, for every algorithm."""
+"""What users of Stable-Baselines3, RL Zoo and CleanRL write is answered by our name for it, for every algorithm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,15 @@ SB3 = """learning_rate n_steps batch_size n_epochs gamma gae_lambda clip_range c
 CLEANRL = """exp_name torch_deterministic cuda track wandb_project_name wandb_entity capture_video save_model env_id
     total_timesteps num_envs num_steps anneal_lr num_minibatches update_epochs norm_adv clip_coef clip_vloss
     start_e end_e train_frequency target_network_frequency policy_lr q_lr policy_frequency alpha autotune noise_clip
-    policy_noise exploration_noise n_atoms v_min v_max target_entropy_scale minibatch_size"""
+    policy_noise exploration_noise n_atoms v_min v_max target_entropy_scale minibatch_size upload_model hf_entity"""
+# Every key of RL Zoo's hyperparameter files, and the flags of its `train`.
+RL_ZOO = """n_timesteps n_envs policy policy_kwargs normalize frame_stack env_wrapper vec_env_wrapper callback
+    algo env_kwargs monitor_kwargs noise_type noise_std train_freq gradient_steps replay_buffer_class
+    replay_buffer_kwargs env tensorboard_log trained_agent num_threads log_interval eval_freq eval_episodes n_eval_envs
+    save_freq save_replay_buffer log_folder seed vec_env device eval_env_kwargs hyperparams conf_file uuid track
+    wandb_project_name wandb_entity wandb_group wandb_tags progress verbose
+    optimize_hyperparameters n_trials max_total_trials sampler pruner n_startup_trials n_evaluations storage
+    study_name"""
 
 
 def messages(algo: str, **changes: Any) -> tuple[str, ...]:
@@ -56,9 +64,9 @@ def named_keys(sentence: str) -> list[str]:
 def assert_keys_are_real(sentence: str, algo: str) -> None:
     for key in named_keys(sentence):
         head, _, rest = key.partition(".")
-        if head == "env_kwargs":
+        if head == "env_kwargs" and rest:
             assert rest in WRAPPER_KEYS, sentence
-        elif head == "algo_kwargs":
+        elif head == "algo_kwargs" and rest:
             assert rest in fields_of(algo), sentence
         else:
             assert key in fields_of(algo) or head in TOP_LEVEL or key.startswith("axiomrl "), sentence
@@ -66,7 +74,7 @@ def assert_keys_are_real(sentence: str, algo: str) -> None:
 
 @pytest.mark.parametrize("algo", sorted(ALGORITHMS))
 def test_every_name_is_answered_by_a_key_or_a_repair(algo: str) -> None:
-    names = dict.fromkeys([*SB3.split(), *CLEANRL.split(), *PARAMETERS, *WHOLE_CONFIGURATION])
+    names = dict.fromkeys([*SB3.split(), *CLEANRL.split(), *RL_ZOO.split(), *PARAMETERS, *WHOLE_CONFIGURATION])
     unknown = [name for name in names if name not in fields_of(algo)]
     for name, sentence in zip(unknown, messages(algo, algo_kwargs=dict.fromkeys(unknown, 1)), strict=True):
         assert sentence.startswith(f"algo_kwargs.{name}: unknown key; "), sentence
@@ -102,6 +110,9 @@ def test_no_answer_stands_for_a_key_that_the_algorithm_has(algo: str) -> None:
         ("ppo", "n_envs", "it is called `num_envs` here; it stands at the top level, outside algo_kwargs"),
         ("ppo", "total_timesteps", "it stands at the top level, outside algo_kwargs"),
         ("ppo", "frame_stack", "it describes the environment: write `env_kwargs.frame_stack`"),
+        ("ppo", "env_wrapper", "name a function that returns the wrapped environment as `env_id` (path/to/"),
+        ("ppo", "capture_video", "films during training are made by `video`, such as {interval: 50_000, episodes: 1}"),
+        ("td3", "noise_std", "it is called `exploration_noise` here"),
         ("iql", "critic_learning_rate", "it is called `learning_rate` here"),
         ("cql", "n_action_samples", "it is called `action_samples` here"),
         ("td3_bc", "train_freq", "a step is a gradient step; leave it out"),
@@ -125,6 +136,9 @@ def test_some_answers_in_full(algo: str, name: str, sentence: str) -> None:
         ("train_freq", "it is a setting of the algorithm, called `algo_kwargs.train_interval` here"),
         ("ent_coef", "it is a setting of the algorithm: it is called `temperature` here"),
         ("frame_stack", "it describes the environment: write `env_kwargs.frame_stack`"),
+        ("callback", "it is called `callbacks` here"),
+        ("log_folder", "it is called `output_dir` here"),
+        ("vec_env", "choose by `execution_backend`: local_sync is one process (dummy), local_async worker processes"),
         ("normalize", "write `env_kwargs.normalize_observation` and `env_kwargs.normalize_reward`"),
     ],
 )
@@ -138,3 +152,15 @@ def test_a_key_at_the_top_level_without_an_algorithm_is_still_answered() -> None
     raw = {"env_id": "X-v0", "seed": 0, "total_timesteps": 1, "output_dir": "runs", "n_envs": 3, "ent_coef": 0}
     with pytest.raises(ConfigError, match="n_envs: unknown key; it is called `num_envs` here"):
         validate_config(raw)
+
+
+@pytest.mark.parametrize("value", ["lin_3e-4", "lin_0.0003"])
+def test_a_linear_schedule_written_as_a_value_is_told_its_two_keys(value: str) -> None:
+    number = value.removeprefix("lin_")
+    assert message("ppo", algo_kwargs={"learning_rate": value}).endswith(
+        f"; a linear schedule is two keys here, `learning_rate: {number}` and `learning_rate_schedule: linear`"
+    )
+
+
+def test_a_value_that_no_schedule_changes_gets_no_such_advice() -> None:
+    assert "schedule" not in message("ppo", algo_kwargs={"gamma": "lin_0.99"})

@@ -6,8 +6,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from rl_training.experiment.algorithm_spec import AlgorithmSpec
+from rl_training.experiment.configuration.calls_elsewhere import (
+    CLEANRL_CALLS,
+    RL_ZOO_COMMANDS,
+    RL_ZOO_KEYS,
+    SB3_CALLS,
+)
 from rl_training.experiment.configuration.names_elsewhere import D3RLPY, PARAMETERS, WHOLE_CONFIGURATION, answer_for
 from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
 
@@ -24,7 +31,10 @@ _HEADINGS = {
 
 def render_migration() -> str:
     """Return the page."""
-    sections = [_INTRODUCTION, "## Keys of the whole configuration", _table(WHOLE_CONFIGURATION)]
+    sections = [_INTRODUCTION, "## From Stable-Baselines3", _pairs("there", SB3_CALLS), _MODELS]
+    sections += [_RL_ZOO, _pairs("key of a file", RL_ZOO_KEYS), _pairs("command there", RL_ZOO_COMMANDS)]
+    sections += ["## From CleanRL", _pairs("there", CLEANRL_CALLS)]
+    sections += ["## Keys of the whole configuration", _WHOLE_CONFIGURATION, _table(WHOLE_CONFIGURATION)]
     for heading, algo in _HEADINGS.items():
         sections += [f"## {heading}", _algorithm(get_algorithm_spec(algo))]
     sections += ["## Offline algorithms of d3rlpy", _D3RLPY, _table(D3RLPY)]
@@ -59,9 +69,11 @@ def _special_cases(spec: AlgorithmSpec) -> list[str]:
 
 
 def _table(answers: dict[str, str]) -> str:
-    rows = ["| elsewhere | here |", "|---|---|"]
-    rows += [f"| `{name}` | {_cell(answer)} |" for name, answer in answers.items()]
-    return "\n".join(rows)
+    return _pairs("elsewhere", [(f"`{name}`", _cell(answer)) for name, answer in answers.items()])
+
+
+def _pairs(heading: str, rows: Iterable[tuple[str, str]]) -> str:
+    return "\n".join([f"| {heading} | here |", "|---|---|", *(f"| {there} | {here} |" for there, here in rows)])
 
 
 def _cell(answer: str) -> str:
@@ -77,7 +89,7 @@ _D3RLPY = """\
 `total_timesteps`. `actor_learning_rate` has the same name in `iql` and `cql`; `td3_bc` has one rate for both."""
 
 _INTRODUCTION = """\
-# Coming from Stable-Baselines3 or CleanRL
+# Coming from Stable-Baselines3, RL Zoo or CleanRL
 
 This page is generated from the table of names behind the error messages:
 `python -m rl_training.experiment.configuration.migration_docs > docs/migrating.md` regenerates it. You
@@ -111,6 +123,81 @@ What differs:
 - With `--total-timesteps` far below what a preset is made for, a warm-up that would take half of the run or more
   is shortened in proportion, unless you set `learning_starts` yourself; the run reports this, and its `config.yaml`
   contains the result."""
+
+_MODELS = """\
+### Models
+
+A model of PPO, DQN, SAC or TD3 with an MLP policy becomes a run that goes on learning, without unpickling anything:
+
+```text
+axiomrl import-sb3 model.zip --algo ppo --env CartPole-v1
+axiomrl eval --checkpoint runs/ppo__CartPole-v1__seed0__... --num-episodes 100
+axiomrl resume --checkpoint runs/ppo__CartPole-v1__seed0__... --total-timesteps 200000
+```
+
+Models that RL Zoo trained are such files too. What is taken over and what is not is listed in
+[import](export.md#import-from-stable-baselines3)."""
+
+_RL_ZOO = """\
+## From RL Zoo
+
+An entry of a hyperparameter file is a configuration here. RL Zoo's file has one entry per environment:
+
+```yaml
+Pendulum-v1:
+  normalize: true
+  n_envs: 4
+  n_timesteps: !!float 1e5
+  policy: MlpPolicy
+  n_steps: 1024
+  batch_size: 256
+  gamma: 0.9
+  learning_rate: lin_1e-3
+  clip_range: 0.2
+  policy_kwargs: "dict(net_arch=[64, 64], activation_fn=nn.Tanh)"
+  callback:
+    - my_callbacks.Progress: {every: 1000}
+```
+
+A file here is one configuration. Nothing in it is evaluated, so that values are plain and every key is checked:
+
+```bash
+cat > my_callbacks.py <<'END'
+from rl_training import Callback
+
+
+class Progress(Callback):
+    def __init__(self, every):
+        self.every = every
+END
+cat > pendulum.yaml <<'END'
+algo: ppo
+env_id: Pendulum-v1
+seed: 0
+output_dir: runs
+num_envs: 4
+total_timesteps: 100_000
+env_kwargs:
+  normalize_observation: true
+  normalize_reward: true
+algo_kwargs:
+  num_steps: 1024
+  minibatch_size: 256
+  gamma: 0.9
+  learning_rate: 1e-3
+  learning_rate_schedule: linear
+  clip_coef: 0.2
+  hidden_sizes: [64, 64]
+  activation: tanh
+callbacks:
+  - {use: "my_callbacks:Progress", every: 1000}
+END
+axiomrl config --config pendulum.yaml
+```"""
+
+_WHOLE_CONFIGURATION = """\
+The tables below are those that the error messages use, for keys of Stable-Baselines3, RL Zoo and CleanRL alike. Keys of
+a file and flags of a command have the same answer."""
 
 
 if __name__ == "__main__":

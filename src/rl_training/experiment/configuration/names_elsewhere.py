@@ -1,4 +1,4 @@
-"""The names of parameters of Stable-Baselines3, CleanRL and d3rlpy, with ours, for error messages about unknown keys.
+"""The names of parameters of Stable-Baselines3, RL Zoo, CleanRL and d3rlpy, with ours, for messages about unknown keys.
 
 An answer is the name of our key, or the rest of a sentence if there is no key of the same meaning.
 `experiment.configuration.migration_docs` makes a page of the table.
@@ -53,6 +53,10 @@ _HINDSIGHT = "hindsight is chosen by `hindsight`, an n-step return by `n_step`"
 _ADAM = "the optimizer is Adam, with `optimizer_eps`; leave it out"
 _TENSORBOARD = "every run writes its own TensorBoard files unless `tracking.tensorboard` is false; leave it out"
 _VERBOSE = "the command line's --quiet shows less; leave it out"
+_RECORDED = "returns are always recorded; leave it out"
+_BACKEND = "choose by `execution_backend`: local_sync is one process (dummy), local_async worker processes (subproc)"
+_SEARCH = "`axiomrl tune` searches settings; leave it out"
+_UPLOAD = "nothing is uploaded; leave it out"
 
 # Keys of the whole configuration, at whatever level they are written.
 WHOLE_CONFIGURATION: dict[str, str] = {
@@ -74,12 +78,37 @@ WHOLE_CONFIGURATION: dict[str, str] = {
     "track": "write `tracking.wandb`",
     "wandb_project_name": "write `tracking.wandb.project`",
     "wandb_entity": "write `tracking.wandb.entity`",
-    "capture_video": "`axiomrl eval --video` records any checkpoint afterwards; leave it out",
+    "capture_video": "films during training are made by `video`, such as {interval: 50_000, episodes: 1}",
     "save_model": "every run keeps checkpoints; leave it out",
     "n_stack": "write `env_kwargs.frame_stack`",
     "normalize": "write `env_kwargs.normalize_observation` and `env_kwargs.normalize_reward`",
     "norm_obs": "write `env_kwargs.normalize_observation`",
     "norm_reward": "write `env_kwargs.normalize_reward`",
+    "clip_obs": "write `env_kwargs.clip_observation`",
+    "env_wrapper": "name a function that returns the wrapped environment as `env_id` (path/to/file.py:Name); Atari's "
+    "wrappers are `env_kwargs.atari`",
+    "vec_env_wrapper": "stacking and normalisation are keys of `env_kwargs`; leave it out",
+    "vec_env": _BACKEND,
+    "vec_env_class": _BACKEND,
+    "eval_env_kwargs": "write them in the block evaluation: of `env_kwargs`",
+    "n_eval_envs": "evaluation chooses its number of environments; leave it out",
+    "callback": "callbacks",
+    "hyperparams": "write its entries in `algo_kwargs`",
+    "conf_file": "the command line's --config names a file; leave it out",
+    "log_folder": "output_dir",
+    "num_threads": "torch_threads",
+    "trained_agent": "`axiomrl import-sb3` makes a run of a model; `init` starts another run with its weights",
+    "save_replay_buffer": "checkpoints contain the replay; leave it out",
+    "monitor_kwargs": _RECORDED,
+    "uuid": "run directories never collide; leave it out",
+    "progress": "a terminal always shows the progress; leave it out",
+    "progress_bar": "a terminal always shows the progress; leave it out",
+    "wandb_group": "write `tracking.wandb.group`",
+    "wandb_tags": "tags",
+    **dict.fromkeys(("optimize_hyperparameters", "n_trials", "max_total_trials", "n_startup_trials"), _SEARCH),
+    **dict.fromkeys(("sampler", "pruner", "n_evaluations", "storage", "study_name"), _SEARCH),
+    "upload_model": _UPLOAD,
+    "hf_entity": _UPLOAD,
     "tensorboard_log": _TENSORBOARD,
     "verbose": _VERBOSE,
 }
@@ -153,6 +182,8 @@ PARAMETERS: dict[str, dict[str, str]] = {
         ON_POLICY: _OWN_POLICY,
         PLANNING: f"it explores in its search; {_LEAVE}",
     },
+    "noise_std": {"TD3": "exploration_noise"},
+    "noise_type": {"TD3": f"the noise is Gaussian, with the standard deviation `exploration_noise`; {_LEAVE}"},
     "exploration_noise": {},
     "exploration_fraction": {"DQN": _EPSILON, PLANNING: "root_exploration_fraction"},
     "exploration_initial_eps": {"DQN": "epsilon"},
@@ -244,7 +275,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "stats_window_size": {ALL: f"returns are shown as means of the latest episodes; {_LEAVE}"},
     "tensorboard_log": {ALL: _TENSORBOARD},
     "verbose": {ALL: _VERBOSE},
-    "monitor_wrapper": {ALL: f"returns are always recorded; {_LEAVE}"},
+    "monitor_wrapper": {ALL: _RECORDED},
 }
 
 

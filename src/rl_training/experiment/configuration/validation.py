@@ -29,6 +29,8 @@ Record = TypeVar("Record")
 
 # YAML 1.1 reads `1e-3` as text because the mantissa has no dot; the user means a number.
 _EXPONENT_NUMBER = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+")
+# How RL Zoo writes a value that falls linearly to 0.
+_LINEAR_VALUE = re.compile(r"lin_(\d[\d.eE+-]*)")
 
 
 class Problem(NamedTuple):
@@ -59,6 +61,8 @@ def check_record(
             problems.append(Problem((*path, name), (unknown or unknown_key)(name, fields)))
             continue
         fitted, found = check_value(hints[name], value, (*path, name))
+        if found and f"{name}_schedule" in fields:
+            found = [problem._replace(text=problem.text + _schedule_repair(name, value)) for problem in found]
         problems += found
         if not found:
             values[name] = fitted
@@ -225,6 +229,13 @@ def _has_non_finite(value: Any) -> bool:
     if isinstance(value, list):
         return any(_has_non_finite(item) for item in value)
     return isinstance(value, float) and not math.isfinite(value)
+
+
+def _schedule_repair(name: str, value: Any) -> str:
+    linear = _LINEAR_VALUE.fullmatch(value) if isinstance(value, str) else None
+    if linear is None:
+        return ""
+    return f"; a linear schedule is two keys here, `{name}: {linear[1]}` and `{name}_schedule: linear`"
 
 
 def _repair(hint: Any, value: Any) -> str:
