@@ -53,11 +53,11 @@ CASES = {
     ),
     "ppo-lunarlander": Case(
         "ppo-lunarlander at a fifth of its length",
-        "--preset ppo-lunarlander --total-timesteps 200000 --trials 12 --seeds-per-trial 2 --confirm-seeds 5",
+        "--preset ppo-lunarlander --total-timesteps 200000 --trials 8 --seeds-per-trial 2 --confirm-seeds 5",
     ),
     "dqn-lunarlander": Case(
         "dqn-lunarlander at its own length",
-        "--preset dqn-lunarlander --trials 10 --seeds-per-trial 2 --confirm-seeds 5",
+        "--preset dqn-lunarlander --trials 8 --seeds-per-trial 2 --confirm-seeds 5",
     ),
 }
 

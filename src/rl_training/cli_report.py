@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -56,6 +58,12 @@ class RunChoice:
         """Return the directories to search; `named` are the positional arguments."""
         return [*(named or ()), *(self.runs or ())] or [DEFAULT_RUNS]
 
+    def given(self) -> list[str]:
+        """Return the flags of the filters that were given."""
+        flags: dict[str, Any] = {"--algo": self.algo, "--env": self.env, "--preset": self.preset, "--suite": self.suite}
+        flags |= {"--tag": self.tag, "--status": self.status, "--min-seeds": self.min_seeds}
+        return [flag for flag, value in flags.items() if value]
+
     def filters(self) -> Filters:
         """Return the filters."""
         from rl_training.zoo.manifests import check_suites
@@ -94,27 +102,36 @@ class Rendering:
         """Print the report or write it to the file, and return the exit status."""
         from rl_training.zoo.rendering import render
 
+        counts = {"runs": len(report.runs), "unreadable": len(report.unreadable), "entries": len(report.standings)}
+        self._write(lambda output_format, **place: render(report, kind, output_format, **place), counts, output)
+        return gate_status(report)
+
+    def show_study(self, directory: Path, output: Output) -> int:
+        """Print the report on a study or write it to the file, and return the exit status."""
+        from rl_training.zoo.studies.rendering import render_study
+        from rl_training.zoo.studies.report import build_study_report
+
+        report = build_study_report(directory)
+        facts = {"trials": len(report.trials), "verdict": report.verdict}
+        self._write(lambda output_format, **place: render_study(report, output_format, **place), facts, output)
+        return 0
+
+    def _write(self, render: Callable[..., str], facts: Mapping[str, Any], output: Output) -> None:
+        """Print what `render` returns for the chosen format, or write it to the file and print the facts."""
         chosen = self.output_format or ("json" if output.json and self.output_file is None else None)
         if self.output_file is None:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            text = render(report, kind, chosen or "text", width=width)
-            output.show_text(text)
-        else:
-            by_name = _FORMAT_OF_SUFFIX.get(self.output_file.suffix, "text")
-            text = render(report, kind, chosen or by_name, folder=self.output_file.parent)
-            try:
-                self.output_file.write_text(text, encoding="utf-8")
-            except OSError as error:
-                reason = error.strerror or error
-                raise ConfigError(f"--output {self.output_file}: cannot be written ({reason}); name another") from None
-            record = {
-                "output": self.output_file,
-                "runs": len(report.runs),
-                "unreadable": len(report.unreadable),
-                "entries": len(report.standings),
-            }
-            output.show(record, key_value_lines(record))
-        return gate_status(report)
+            output.show_text(render(chosen or "text", width=width))
+            return
+        by_name = _FORMAT_OF_SUFFIX.get(self.output_file.suffix, "text")
+        text = render(chosen or by_name, folder=self.output_file.parent)
+        try:
+            self.output_file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"--output {self.output_file}: cannot be written ({reason}); name another") from None
+        record = {"output": self.output_file, **facts}
+        output.show(record, key_value_lines(record))
 
 
 @dataclass(frozen=True)
@@ -178,11 +195,12 @@ class Serving:
         if self.serve and (rendering.output_format or rendering.output_file or drift.fail_on_manifest_drift):
             raise ConfigError("--serve shows the HTML page and writes no file; leave out --output and the gates")
 
-    def run(self, choice: RunChoice, paths: list[Path], output: Output) -> int:
+    def run(self, choice: RunChoice, paths: list[Path], output: Output, study: Path | None) -> int:
         """Serve the page until Ctrl-C."""
-        from rl_training.zoo.page.live_report import serve_report
+        from rl_training.zoo.page.live_report import serve_report, serve_study
 
-        page = serve_report(paths, choice.filters(), DEFAULT_PORT if self.port is None else self.port)
+        port = DEFAULT_PORT if self.port is None else self.port
+        page = serve_report(paths, choice.filters(), port) if study is None else serve_study(study, port)
         with contextlib.suppress(KeyboardInterrupt), page as server:
             logger.info("Ctrl-C ends it")
             output.show({"address": server.address}, [f"address={server.address}"])
@@ -198,14 +216,38 @@ def report(
     output: Output,
     paths: Paths = None,
 ) -> int:
-    """Show runs, what cannot be read, and the groups they form."""
+    """Show runs, what cannot be read, and the groups they form; or a study, if that is what PATH is."""
     serving.check(rendering, drift)
+    study = _only_study(choice, choice.paths(paths), drift)
     if serving.serve:
-        return serving.run(choice, choice.paths(paths), output)
+        return serving.run(choice, choice.paths(paths), output, study)
+    if study is not None:
+        return rendering.show_study(study, output)
     from rl_training.zoo.reporting import build_report
 
     built = build_report(choice.paths(paths), choice.filters(), fail_on_drift=drift.threshold)
     return rendering.show(built, "report", output)
+
+
+def _only_study(choice: RunChoice, paths: list[Path], drift: DriftGate) -> Path | None:
+    """Return the study to report on, None if the paths are of runs; raise an error for what does not go together."""
+    from rl_training.experiment.tuning.study import RUNS, STUDY, is_study
+
+    study = next((path for path in paths if is_study(path)), None)
+    if study is None:
+        below = sorted(file.parent for path in paths for file in path.glob(f"*/{STUDY}"))
+        if below:
+            logger.info("these are runs; `axiomrl report %s` reports on a study", shlex.quote(str(below[0])))
+        return None
+    its_runs = f"`axiomrl report {shlex.quote(str(study / RUNS))}` reports on its runs"
+    if len(paths) > 1:
+        raise ConfigError(f"{study} is a study, which has a report of its own; name it alone, or {its_runs}")
+    given = choice.given()
+    if drift.fail_on_manifest_drift:
+        given.append("--fail-on-manifest-drift")
+    if given:
+        raise ConfigError(f"{given[0]} goes with runs, and {study} is a study; leave it out, or {its_runs}")
+    return study
 
 
 def leaderboard(

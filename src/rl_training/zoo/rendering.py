@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,71 @@ def render(
     return FORMATS[output_format](report, kind)
 
 
+def tables_as_text(opening: Sequence[str], tables: Sequence[Table], closing: Sequence[str]) -> str:
+    """Return sentences, aligned columns of any width, and further sentences, for files and pipes."""
+    blocks = []
+    for table in tables:
+        rows = [tuple(column.rstrip(">") for column in table.columns), *table.rows]
+        cells = [[printable(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        pads = [str.rjust if column.endswith(">") else str.ljust for column in table.columns]
+        lines = [
+            "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip()
+            for row in cells
+        ]
+        blocks.append("\n".join([printable(table.title), *lines]))
+    first, last = ("\n".join(map(printable, sentences)) for sentences in (opening, closing))
+    return "\n\n".join(filter(None, [first, *blocks, last])) + "\n"
+
+
+def tables_for_terminal(opening: Sequence[str], tables: Sequence[Table], closing: Sequence[str], width: int) -> str:
+    """Return the same with Rich tables that wrap long cells."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, color_system="standard", highlight=False)
+    for sentence in opening:
+        console.print(Text(printable(sentence)))
+    if opening:
+        console.print()
+    for table in tables:
+        shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column in table.columns:
+            shown.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(Text(printable(cell)) for cell in row))
+        console.print(Text(printable(table.title), style="bold"))
+        console.print(shown)
+        console.print()
+    for sentence in closing:
+        console.print(Text(printable(sentence)))
+    return file.getvalue()
+
+
+def tables_as_markdown(opening: Sequence[str], tables: Sequence[Table], closing: Sequence[str]) -> str:
+    """Return sentences, tables and further sentences as Markdown."""
+    blocks = [_markdown_cell(sentence) for sentence in opening]
+    for table in tables:
+        rule = ["---:" if column.endswith(">") else "---" for column in table.columns]
+        rows = [[column.rstrip(">") for column in table.columns], rule, *map(list, table.rows)]
+        lines = [f"| {' | '.join(map(_markdown_cell, row))} |" for row in rows]
+        blocks.append("\n".join([f"## {_markdown_cell(table.title)}", "", *lines]))
+    if closing:
+        blocks.append("\n".join(f"- {_markdown_cell(sentence)}" for sentence in closing))
+    return "\n\n".join(blocks) + "\n"
+
+
+def rows_as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows by column; text that a spreadsheet would take for a formula is escaped."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    lines: list[list[Any]] = [[*columns], *([row.get(column) for column in columns] for row in rows)]
+    writer.writerows([_csv_text(value) if isinstance(value, str) else value for value in line] for line in lines)
+    return file.getvalue()
+
+
 def _tables(report: Report, kind: Kind) -> list[Table]:
     """Return the tables that have rows."""
     tables = report_tables(report) if kind == "report" else leaderboard_tables(report)
@@ -41,56 +106,22 @@ def _closing(report: Report) -> list[str]:
     return [*report.notices, *(reason for gate in report.gates for reason in gate.reasons)]
 
 
+def _or_no_runs(report: Report, kind: Kind, words: str) -> tuple[list[str], list[Table], list[str]]:
+    tables, closing = _tables(report, kind), _closing(report)
+    return [] if tables or closing else [words], tables, closing
+
+
 def _render_text(report: Report, kind: Kind) -> str:
-    """Return aligned columns of any width, for files and pipes."""
-    blocks = []
-    for table in _tables(report, kind):
-        rows = [tuple(column.rstrip(">") for column in table.columns), *table.rows]
-        cells = [[printable(cell) for cell in row] for row in rows]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        pads = [str.rjust if column.endswith(">") else str.ljust for column in table.columns]
-        lines = [
-            "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip()
-            for row in cells
-        ]
-        blocks.append("\n".join([printable(table.title), *lines]))
-    if _closing(report):
-        blocks.append("\n".join(map(printable, _closing(report))))
-    return "\n\n".join(blocks or ["no runs"]) + "\n"
+    return tables_as_text(*_or_no_runs(report, kind, "no runs"))
 
 
 def _render_for_terminal(report: Report, kind: Kind, width: int) -> str:
-    """Return Rich tables that wrap long cells."""
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    file = io.StringIO()
-    console = Console(file=file, width=width, force_terminal=True, color_system="standard", highlight=False)
-    for table in _tables(report, kind):
-        shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for column in table.columns:
-            shown.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
-        for row in table.rows:
-            shown.add_row(*(Text(printable(cell)) for cell in row))
-        console.print(Text(printable(table.title), style="bold"))
-        console.print(shown)
-        console.print()
-    for sentence in _closing(report) or ([] if report.standings or report.unreadable else ["no runs"]):
-        console.print(Text(printable(sentence)))
-    return file.getvalue()
+    closing = _closing(report) or ([] if report.standings or report.unreadable else ["no runs"])
+    return tables_for_terminal([], _tables(report, kind), closing, width)
 
 
 def _render_markdown(report: Report, kind: Kind) -> str:
-    blocks = []
-    for table in _tables(report, kind):
-        rule = ["---:" if column.endswith(">") else "---" for column in table.columns]
-        rows = [[column.rstrip(">") for column in table.columns], rule, *map(list, table.rows)]
-        lines = [f"| {' | '.join(map(_markdown_cell, row))} |" for row in rows]
-        blocks.append("\n".join([f"## {_markdown_cell(table.title)}", "", *lines]))
-    if _closing(report):
-        blocks.append("\n".join(f"- {_markdown_cell(sentence)}" for sentence in _closing(report)))
-    return "\n\n".join(blocks or ["No runs."]) + "\n"
+    return tables_as_markdown(*_or_no_runs(report, kind, "No runs."))
 
 
 def _render_csv(report: Report, kind: Kind) -> str:
@@ -106,19 +137,18 @@ def _render_csv(report: Report, kind: Kind) -> str:
         columns = _ENTRY_COLUMNS
         rows = [_flat_entry(entry) for entry in record["entries"]]
     further = dict.fromkeys(key for row in rows for key in row if key.startswith(_SUITE_COLUMNS))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, (*columns, *further), extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {key: _csv_text(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
-    )
-    return file.getvalue()
+    return rows_as_csv((*columns, *further), rows)
 
 
 def _render_json(report: Report, kind: Kind) -> str:
     record = report.as_record()
     if kind == "leaderboard":
         del record["runs"]
+    return as_json(record)
+
+
+def as_json(record: Mapping[str, Any]) -> str:
+    """Return a record as strict JSON."""
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tuning.journal import Trial
-from rl_training.experiment.tuning.study import read_study
-from rl_training.runtime.tuning.confirming import CONFIRMING, FINALS, LastRuns, ranked
+from rl_training.experiment.tuning.study import CONFIRMING, FINALS, read_study
+from rl_training.experiment.tuning.trials import ranked
+from rl_training.runtime.tuning.confirming import LastRuns
 from study_parts import ScoredManager, make_study, search
 
 LUCKY, STEADY = 1, 2

@@ -16,9 +16,9 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.sweeps import COMPLETED, FAILED
 from rl_training.experiment.tuning.journal import PRUNED, Trial
 from rl_training.experiment.tuning.space import SearchSpace
+from rl_training.experiment.tuning.trials import ranked
 from rl_training.runtime.signals import SignalGuard
 from rl_training.runtime.sweep.process_executor import ProcessExecutor
-from rl_training.runtime.tuning.confirming import ranked
 from study_parts import ScoredManager, hill, make_study, search
 
 

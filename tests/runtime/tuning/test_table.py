@@ -10,7 +10,8 @@ from rich.console import Console
 from rl_training.errors import NonFiniteError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tuning.study import read_study
-from rl_training.runtime.tuning.table import SHOWN, TrialTable, make_table, settings_text
+from rl_training.experiment.tuning.trials import settings_text
+from rl_training.runtime.tuning.table import SHOWN, TrialTable, make_table
 from study_parts import ScoredManager, hill, make_study, search
 
 

@@ -29,12 +29,15 @@ from rl_training.experiment.storage.untrusted import UntrustedFileError, read_js
 
 LARGEST_COUNT = 1 << 62  # serial numbers have 64 bits, and sums of two must fit as well
 MOST_THREADS = 1024
+LARGEST_SCORE = 1e100  # means, squares and differences of smaller numbers are finite
 LARGEST_SPACE = 1 << 24  # elements of one observation or action: five times a stack of large images
 MOST_AXES = 32
 _SHOWN = 80  # characters shown of an unexpected value
 
 Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 Text = Annotated[str, StringConstraints(max_length=10_000)]
+Score = Annotated[FiniteFloat, Ge(-LARGEST_SCORE), Le(LARGEST_SCORE)]
+Seed = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,19}$")]  # the key of a mapping
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -272,6 +275,39 @@ class Summary(_Plain):
     finished_at_utc: Text | None
     config: dict[str, Any] | None
     runs: Annotated[list[SweepRun], Len(0, 1_000_000)]
+
+
+class TrialNotes(_Plain):
+    """What the journal of a study notes about a trial."""
+
+    value: Score | None
+    settings: dict[str, Any] = {}
+    runs: dict[Seed, SweepRun] = {}
+    error: str | None = None
+    generation: Count | None = None
+    parent: Count | None = None
+
+
+class ConfirmedSide(_Plain):
+    """One side in a study's `confirmation.json`."""
+
+    trial: Count
+    searched: Score | None
+    scores: Annotated[dict[Seed, Score], Len(1, 1_000_000)]
+
+
+class BestSide(ConfirmedSide):
+    """The side that the search chose, by its score there."""
+
+    searched: Score
+
+
+class StoredConfirmation(_Plain):
+    """`confirmation.json` of a study; all else in it is computed from these."""
+
+    trials: Annotated[int, Ge(1), Le(LARGEST_COUNT)]
+    best: BestSide
+    baseline: ConfirmedSide
 
 
 Schema = TypeVar("Schema", bound=BaseModel)

@@ -79,7 +79,7 @@ def parse_json(text: str, name: str, *, constant: Callable[[str], Any] = refuse_
         raise UntrustedFileError(f"{name} is nested more than {MAX_DEPTH} levels deep") from None
     except ValueError as error:
         raise UntrustedFileError(f"{name} is not valid JSON: {error}") from None
-    _check_bounds(value, name)
+    check_bounds(value, name)
     return value
 
 
@@ -88,7 +88,7 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_TEXT_BYTES) -> Any:
     return parse_json(read_text(path, max_bytes=max_bytes), str(path))
 
 
-def _check_bounds(value: Any, name: str) -> None:
+def check_bounds(value: Any, name: str) -> None:
     """Raise an error for too deep nesting and for numbers that no run writes, without recursion."""
     level, depth = [value], 0
     while level:

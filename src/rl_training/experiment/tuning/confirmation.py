@@ -142,20 +142,24 @@ def write_confirmation(directory: Path, confirmation: Confirmation) -> None:
 
 def read_confirmation(directory: Path) -> Confirmation | None:
     """Return the confirmation of a study, computed again from its scores; None if there is none yet."""
+    from rl_training.experiment.storage.schemas import StoredConfirmation, mismatch
+
     path = directory / CONFIRMATION
     try:
         record = read_json(path)
-        return Confirmation(_side(record["best"]), _side(record["baseline"]), int(record["trials"]))
+        problem = mismatch(StoredConfirmation, record)
     except FileNotFoundError:
         return None
-    except (UntrustedFileError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except UntrustedFileError as error:
+        problem = str(error)
+    if problem is not None:
         raise ConfigError(
-            f"{path} is damaged ({' '.join(str(error).split())[:120]}); delete it, and "
+            f"{path} is damaged ({' '.join(problem.split())[:200]}); delete it, and "
             f"`axiomrl tune --continue {directory}` writes it again from the runs"
-        ) from error
+        )
+    return Confirmation(_side(record["best"]), _side(record["baseline"]), record["trials"])
 
 
 def _side(record: Mapping[str, Any]) -> Side:
     scores = {int(seed): float(score) for seed, score in record["scores"].items()}
-    searched = record["searched"]
-    return Side(int(record["trial"]), None if searched is None else float(searched), scores)
+    return Side(record["trial"], record["searched"], scores)

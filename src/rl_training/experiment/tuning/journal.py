@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rl_training.errors import AxiomError, ConfigError, MissingExtraError
+from rl_training.experiment.storage.untrusted import UntrustedFileError, check_bounds
 from rl_training.experiment.sweeps import COMPLETED, FAILED, RUNNING, BenchmarkRunRecord
 from rl_training.experiment.tuning.study import JOURNAL
 
@@ -27,6 +28,7 @@ SETTINGS, RUNS_ATTRIBUTE, ERROR, OWNER = "settings", "runs", "error", "owner"
 """What is noted about a trial: its settings by dotted key, the records of its runs, why it failed, who trains it."""
 GENERATION, PARENT = "generation", "parent"
 """In a population also its generation, and the trial that it goes on from."""
+_OF_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError, RecursionError)
 _STATES = {"COMPLETE": COMPLETED, "PRUNED": PRUNED, "FAIL": FAILED, "RUNNING": RUNNING, "WAITING": "waiting"}
 
 
@@ -65,14 +67,14 @@ class Trial:
 
 def as_trial(frozen: optuna.trial.FrozenTrial) -> Trial:
     """Return a trial of the journal as a plain record."""
-    attributes = frozen.user_attrs
+    attributes = _checked_notes(frozen)
     runs = {int(seed): BenchmarkRunRecord.from_json(run) for seed, run in attributes.get(RUNS_ATTRIBUTE, {}).items()}
     durations = [run.duration_seconds for run in runs.values() if run.duration_seconds is not None]
     return Trial(
         number=frozen.number,
         status=_STATES[frozen.state.name],
         settings=attributes.get(SETTINGS, {}),
-        value=frozen.value if frozen.state.name == "COMPLETE" else None,
+        value=attributes["value"],
         runs=runs,
         error=attributes.get(ERROR),
         duration_seconds=sum(durations) if durations else None,
@@ -81,8 +83,23 @@ def as_trial(frozen: optuna.trial.FrozenTrial) -> Trial:
     )
 
 
+def _checked_notes(frozen: optuna.trial.FrozenTrial) -> dict[str, Any]:
+    """Return what is noted about a trial, with its value; raise an error for what a study cannot have written."""
+    from rl_training.experiment.storage.schemas import TrialNotes, mismatch
+
+    notes = {**frozen.user_attrs, "value": frozen.value if frozen.state.name == "COMPLETE" else None}
+    try:
+        check_bounds(notes, f"trial {frozen.number}")
+    except UntrustedFileError as error:
+        raise ValueError(str(error)) from error
+    problem = mismatch(TrialNotes, notes)
+    if problem is not None:
+        raise ValueError(f"trial {frozen.number}: {problem}")
+    return notes
+
+
 def read_trials(directory: Path) -> list[Trial]:
-    """Return the trials of a study in the order of their numbers."""
+    """Return the trials of a study in the order of their numbers; nothing is written."""
     with journal_errors(directory):
         return [as_trial(frozen) for frozen in open_journal(directory).get_trials(deepcopy=False)]
 
@@ -99,7 +116,9 @@ def open_journal(directory: Path, *, create: bool = False) -> optuna.Study:
     with journal_errors(directory):
         lock: Any = _JournalLock(path)
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
-        return optuna.create_study(storage=storage, study_name=NAME, direction="maximize", load_if_exists=True)
+        if create:
+            return optuna.create_study(storage=storage, study_name=NAME, direction="maximize")
+        return optuna.load_study(storage=storage, study_name=NAME)
 
 
 @contextlib.contextmanager
@@ -109,7 +128,7 @@ def journal_errors(directory: Path) -> Iterator[None]:
         yield
     except AxiomError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as error:
+    except _OF_DAMAGE as error:
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ConfigError(
             f"{directory / JOURNAL} is damaged ({cause}); restore it from a copy, or start a new study"

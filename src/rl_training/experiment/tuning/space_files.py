@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ def read_space(path: str | Path, config: TrainConfig) -> SearchSpace:
         raise ConfigError(
             f"{name}: is empty; name a parameter to search, such as `learning_rate: {{log: [1e-5, 1e-2]}}`"
         )
-    reading = _reading(content, config, name)
+    reading = _reading(content, lambda entry: find_key(entry, config), name)
     space = reading.space(name)
     problems = [reading.renamed(problem) for problem in combination_problems(space, config)]
     raise_problems(problems, lambda _: name)
@@ -58,7 +58,15 @@ def space_from_data(content: Any, config: TrainConfig, name: str) -> SearchSpace
 
     `name` is its source in messages.
     """
-    return _reading(content, config, name).space(name)
+    return _reading(content, lambda entry: find_key(entry, config), name).space(name)
+
+
+def described_space(content: Any, name: str) -> SearchSpace:
+    """Return the space that `SearchSpace.to_data` described, for reading only.
+
+    Keys and values are not checked against the algorithm, whose code is not loaded.
+    """
+    return _reading(content, SearchedKey, name).space(name)
 
 
 def space_names() -> list[str]:
@@ -116,10 +124,10 @@ class _Reading:
         return next((name for name, found in self.keys.items() if found.key == key), key)
 
 
-def _reading(content: Any, config: TrainConfig, name: str) -> _Reading:
+def _reading(content: Any, find: Callable[[str], SearchedKey | str], name: str) -> _Reading:
     if not isinstance(content, Mapping):
         raise ConfigError(f"{name}: must be a mapping `parameter: {{kind: values}}`, got {type(content).__name__}")
-    return _Reading({str(entry): find_key(str(entry), config) for entry in content}, content)
+    return _Reading({str(entry): find(str(entry)) for entry in content}, content)
 
 
 def _space_root() -> Traversable:

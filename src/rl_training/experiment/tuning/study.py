@@ -18,12 +18,15 @@ from rl_training.experiment.configuration.validation import check_value, raise_p
 from rl_training.experiment.own_code.user_code import LoadedFrom
 from rl_training.experiment.registry import admit_algorithm
 from rl_training.experiment.storage.files import replace_text, storage_errors
+from rl_training.experiment.storage.untrusted import UntrustedFileError, read_text
 from rl_training.experiment.tuning.space import SearchSpace
-from rl_training.experiment.tuning.space_files import space_from_data
+from rl_training.experiment.tuning.space_files import described_space, space_from_data
 
 STUDY = "study.yaml"
 JOURNAL = "journal.log"
 RUNS = "runs"
+FINALS, CONFIRMING = "finals", "confirmation"
+"""The directories of the runs on the finalists' further seeds, and on fresh seeds, one below it for each trial."""
 BEST = "best.yaml"
 CONFIRMATION = "confirmation.json"
 SCHEMA_VERSION = 1
@@ -73,6 +76,10 @@ class Study:
         """Return the search space, checked against the starting configuration."""
         return space_from_data(self.space, start, STUDY)
 
+    def described_space(self) -> SearchSpace:
+        """Return the search space as it is described, for reports: nothing is checked that needs the algorithm."""
+        return described_space(self.space, STUDY)
+
 
 def with_settings(start: TrainConfig, space: SearchSpace, settings: Mapping[str, Any]) -> TrainConfig:
     """Return the starting configuration with a trial's settings; the first trial has none."""
@@ -97,9 +104,9 @@ def read_study(directory: Path) -> Study:
     """Return the study in a directory; raise an error if there is none, or if its file is damaged."""
     path = directory / STUDY
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
+        text = read_text(path)
+    except (FileNotFoundError, UntrustedFileError) as error:
+        reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{path} ")
         raise ConfigError(
             f"{directory}: no study can be read there ({STUDY}: {reason}); give the directory that `axiomrl tune` made"
         ) from error

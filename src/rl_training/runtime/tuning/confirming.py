@@ -20,13 +20,11 @@ from rl_training.experiment.storage.files import replace_text, storage_errors
 from rl_training.experiment.sweeps import COMPLETED, BenchmarkRunRecord
 from rl_training.experiment.tuning.confirmation import Confirmation, Side, write_confirmation
 from rl_training.experiment.tuning.journal import Trial
-from rl_training.experiment.tuning.study import BEST, RUNS, Study
-from rl_training.runtime.tuning.objective import seed_score, trial_value
+from rl_training.experiment.tuning.study import BEST, CONFIRMING, FINALS, RUNS, Study
+from rl_training.experiment.tuning.trials import ranked
+from rl_training.zoo.studies.objective import seed_score, trial_value
 
 logger = logging.getLogger("rl_training")
-
-CONFIRMING, FINALS = "confirmation", "finals"
-"""The directories of the runs on fresh seeds, and on the finalists' further seeds, one below it for each trial."""
 
 
 class Interrupted(Exception):
@@ -34,17 +32,6 @@ class Interrupted(Exception):
 
     def __init__(self, signal: int | None) -> None:
         self.signal = signal
-
-
-def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the completed trials from the highest objective down, of equal ones the first before the others.
-
-    Of a population only the latest generation counts: earlier ones have trained for less.
-    """
-    completed = [trial for trial in trials if trial.value is not None]
-    latest = max((trial.generation or 0 for trial in completed), default=0)
-    completed = [trial for trial in completed if (trial.generation or 0) == latest]
-    return sorted(completed, key=lambda trial: (-(trial.value or 0.0), trial.number))
 
 
 @dataclass(frozen=True)

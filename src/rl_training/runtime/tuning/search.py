@@ -39,7 +39,6 @@ from rl_training.experiment.tuning.journal import (
 from rl_training.experiment.tuning.study import RUNS, Study, with_settings
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.sweep.sweep_setup import SeedRunner
-from rl_training.runtime.tuning.objective import seed_score, trial_value
 from rl_training.runtime.tuning.pruning import (
     PRUNED_REASON,
     WHILE_TRAINING,
@@ -48,6 +47,7 @@ from rl_training.runtime.tuning.pruning import (
     make_pruner,
 )
 from rl_training.runtime.tuning.suggestions import Suggestions
+from rl_training.zoo.studies.objective import seed_score, trial_value
 
 if TYPE_CHECKING:
     import optuna

@@ -7,13 +7,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rl_training.experiment.storage.printing import duration, printable
 from rl_training.experiment.sweeps import COMPLETED, RUNNING
 from rl_training.experiment.tuning.journal import Trial
 from rl_training.experiment.tuning.study import Study
+from rl_training.experiment.tuning.trials import settings_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,23 +30,6 @@ def make_table(study: Study, *, quiet: bool, stream: TextIO | None = None) -> Tr
     if quiet or not target.isatty() or os.environ.get("TERM") == "dumb":
         return None
     return TrialTable(study, target)
-
-
-def settings_text(settings: Mapping[str, Any], start: Mapping[str, Any]) -> str:
-    """Return on one line what settings change of a configuration, without the blocks that they are in."""
-    changed = {key: value for key, value in settings.items() if _current(start, key) != value}
-    return ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in changed.items()) or "the start"
-
-
-def _current(config: Mapping[str, Any], key: str) -> Any:
-    value: Any = config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "null" if value is None else printable(str(value))
 
 
 class TrialTable:

@@ -25,11 +25,12 @@ from rl_training.experiment.tuning.journal import Trial, open_journal, read_tria
 from rl_training.experiment.tuning.space import SearchSpace
 from rl_training.experiment.tuning.space_files import default_space, read_space
 from rl_training.experiment.tuning.study import BEST, Study, read_study, with_settings, write_study
+from rl_training.experiment.tuning.trials import ranked
 from rl_training.runtime.setup.dataset_setup import with_dataset
 from rl_training.runtime.setup.run_setup import RunSetup
 from rl_training.runtime.setup.warm_start import with_fixed_init
 from rl_training.runtime.signals import SignalGuard
-from rl_training.runtime.tuning.confirming import Interrupted, LastRuns, ranked, write_best
+from rl_training.runtime.tuning.confirming import Interrupted, LastRuns, write_best
 from rl_training.runtime.tuning.placing import Placing
 from rl_training.runtime.tuning.population import Population, check_population, fit_for_forks
 from rl_training.runtime.tuning.pruning import check_pruner

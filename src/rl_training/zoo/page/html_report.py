@@ -1,19 +1,15 @@
 """A report as one HTML file: no network, no script, no other file but the films of runs.
 
-All text from runs goes through the template or through `Markup.format`, which both escape it. The same report always
-gives the same bytes.
+The same report always gives the same bytes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 
@@ -31,9 +27,9 @@ from rl_training.zoo.page.curves import (
     shorter_ranges,
 )
 from rl_training.zoo.page.films import MOST_ENTRIES, chosen, films_of_entry
-from rl_training.zoo.page.palette import DARK_PAPER, LIGHT_PAPER, STYLES
+from rl_training.zoo.page.layout import Figure, Reloading, Section, link, render_sections, status_word
 from rl_training.zoo.page.places import Beside, Places
-from rl_training.zoo.page.svg_charts import interval_chart, legend_sign, line_chart
+from rl_training.zoo.page.svg_charts import Spread, interval_chart, legend_sign, line_chart
 from rl_training.zoo.quantities import Quantity, quantity_of, range_text, seed_text
 from rl_training.zoo.reporting import Report
 from rl_training.zoo.run_files import STATUSES
@@ -55,41 +51,6 @@ _FURTHER = "of-further"
 _MOST_METRICS = 24
 _MOST_CURVES = 12
 _LONGEST_METRIC = 40  # characters
-
-
-class Figure(NamedTuple):
-    """One chart of a section."""
-
-    caption: str
-    content: Markup | str
-    classes: str = ""
-
-
-class Section(NamedTuple):
-    """One part of the page; empty parts are not shown."""
-
-    anchor: str
-    name: str
-    about: str = ""
-    """Text after the name in the heading."""
-    sentences: Sequence[str] = ()
-    legend: Sequence[tuple[Markup, str, str]] = ()
-    """Sign, name and note of each curve."""
-    figures: Sequence[Figure] = ()
-    tables: Sequence[Table] = ()
-    differences: Table | None = None
-    """Settings by entry, collapsed if there are many."""
-    films: Sequence[tuple[str, str]] = ()
-    """Caption and address of each film."""
-
-
-class Reloading(NamedTuple):
-    """How a served page is kept up to date."""
-
-    seconds: int | None
-    """Time between reloads; None if it does not reload itself."""
-    other: str
-    """Address of the same page that does what this one does not."""
 
 
 def render_page(
@@ -114,43 +75,13 @@ def render_page(
         *_further_sections(report),
         *_notes(report, histories),
     ]
-    page = _template().render(
-        title=f"AxiomRL {kind}",
-        summary=_summary(report),
-        style=_style(),
+    return render_sections(
+        f"AxiomRL {kind}",
+        _summary(report),
+        sections,
         metrics=_metric_choices(histories) if boards else [],
-        sections=sections,
         reloading=reloading,
     )
-    return page + "\n"
-
-
-@cache
-def _template() -> jinja2.Template:
-    # Unprintable characters, such as lone surrogates, could not be written to a file.
-    def shown(value: Any) -> Any:
-        return printable(value) if type(value) is str else value
-
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=shown)
-    return environment.from_string(_packaged("report.html.jinja"))
-
-
-@cache
-def _style() -> Markup:
-    series = [f".series-{number} {{ --series: var(--series-{number}); }}" for number in range(len(STYLES))]
-    light = [f"--series-{number}: {style.light};" for number, style in enumerate(STYLES)]
-    dark = [f"--series-{number}: {style.dark};" for number, style in enumerate(STYLES)]
-    return Markup(
-        f":root {{ --paper: {LIGHT_PAPER}; {' '.join(light)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ --paper: {DARK_PAPER}; {' '.join(dark)} }} }}\n"
-        + "\n".join(series)
-        + "\n"
-        + _packaged("report.css")
-    )
-
-
-def _packaged(name: str) -> str:
-    return resources.files("rl_training.zoo").joinpath(name).read_text(encoding="utf-8")
 
 
 def _summary(report: Report) -> str:
@@ -186,7 +117,12 @@ def _board_section(report: Report, env_id: str, histories: Histories, number: in
     figures += _further_figures(board, labels, histories)
     if any(place.summary is not None for place in board):
         quantity = Quantity(metric_label(board[0].entry, "eval_return_mean"))
-        chart = interval_chart(board, labels, f"Final scores on {env_id}; the table below holds the figures", quantity)
+        rows = [
+            Spread(position, labels[position], place.entry.scores, place.summary.iqm, place.summary.interval)
+            for position, place in enumerate(board)
+            if place.summary is not None
+        ]
+        chart = interval_chart(rows, f"Final scores on {env_id}; the table below holds the figures", quantity)
         figures.append(Figure("Final scores: seeds, interquartile mean, 95% interval", chart))
     return Section(
         anchor=f"environment-{number}",
@@ -337,7 +273,7 @@ def _run_section(report: Report, places: Places) -> Section:
     table = run_table(report).without_empty_columns()
     # The name is long and comes late: a phone shows the first columns.
     order = sorted(range(len(table.columns)), key=lambda column: _RUN_ORDER.index(table.columns[column]))
-    decorated = {"run": lambda run: _link(run.path, places), "status": lambda run: _status(run.status)}
+    decorated = {"run": lambda run: link(run.path, places), "status": lambda run: status_word(run.status)}
     rows = [
         tuple(
             decorated[table.columns[column]](run) if table.columns[column] in decorated else row[column]
@@ -349,17 +285,6 @@ def _run_section(report: Report, places: Places) -> Section:
 
 
 _RUN_ORDER = ("status", "entry", "seed>", "score>", "tasks", "steps>", "counted", "name", "run", "error", "tags")
-
-
-def _status(status: str) -> Markup:
-    return Markup('<span class="status {0}">{0}</span>').format(status)
-
-
-def _link(path: Path, places: Places) -> Markup | str:
-    """Return a link to a directory, or its name if it cannot be linked."""
-    target = places.run(path)
-    name = printable(path.name)
-    return name if target is None else Markup('<a href="{}">{}</a>').format(target, name)
 
 
 def _further_sections(report: Report) -> list[Section]:

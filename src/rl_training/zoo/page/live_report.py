@@ -1,11 +1,12 @@
-"""The report of runs that go on, as a page at a server."""
+"""The report of runs or of a study that goes on, as a page at a server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl_training.zoo.page.html_report import Reloading, render_page
+from rl_training.zoo.page.html_report import render_page
+from rl_training.zoo.page.layout import Reloading
 from rl_training.zoo.page.places import Served
 from rl_training.zoo.page.server import STILL, LivePage, PageServer
 from rl_training.zoo.reporting import Filters, build_report
@@ -21,12 +22,34 @@ def serve_report(paths: Sequence[Path], filters: Filters, port: int) -> PageServ
     def build(places: Served, still: bool) -> str:
         report = build_report(paths, filters)
         going_on = any(run.status == "running" for run in report.runs) or any(map(_has_begun, report.unreadable))
-        reloading = Reloading(None, "/") if still else Reloading(SECONDS_BETWEEN_RELOADS, f"/?{STILL}")
-        return render_page(report, "report", Path(), places=places, reloading=reloading if going_on or still else None)
+        return render_page(report, "report", Path(), places=places, reloading=_reloading(still, going_on))
 
     live = LivePage(paths, build)
     live.page(still=False)  # so that a mistake is reported before anybody looks
     return PageServer(live, port)
+
+
+def serve_study(directory: Path, port: int) -> PageServer:
+    """Return a server, which listens already, for the report of a study."""
+    from rl_training.zoo.studies.page import render_study_page
+    from rl_training.zoo.studies.report import build_study_report
+
+    def build(places: Served, still: bool) -> str:
+        report = build_study_report(directory)
+        going_on = any(result.trial.status == "running" for result in report.trials)
+        awaited = report.confirmation is None and bool(report.study.confirm_seeds)
+        reloading = _reloading(still, going_on or awaited)
+        return render_study_page(report, Path(), places=places, reloading=reloading)
+
+    live = LivePage([directory], build)
+    live.page(still=False)
+    return PageServer(live, port)
+
+
+def _reloading(still: bool, going_on: bool) -> Reloading | None:
+    if still:
+        return Reloading(None, "/")
+    return Reloading(SECONDS_BETWEEN_RELOADS, f"/?{STILL}") if going_on else None
 
 
 def _has_begun(run: UnreadableRun) -> bool:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from rl_training.errors import AxiomError, ConfigError
 from rl_training.experiment.runs import CONFIG, METADATA, METRICS, VIDEOS
+from rl_training.experiment.tuning.study import CONFIRMATION, JOURNAL, STUDY
 from rl_training.zoo.page.places import Served
 from rl_training.zoo.run_index import run_directories
 
@@ -65,12 +66,12 @@ class LivePage:
 
     def _state(self) -> Iterator[tuple[str, int, int]]:
         """Yield what changes with the files that the page shows."""
-        for root in self._paths:
-            for run in run_directories(root, []):
-                for name in (METADATA, CONFIG, METRICS, VIDEOS):
-                    with contextlib.suppress(OSError):
-                        status = (run / name).stat()
-                        yield str(run / name), status.st_mtime_ns, status.st_size
+        studies = [root / name for root in self._paths for name in (STUDY, JOURNAL, CONFIRMATION)]
+        runs = [run for root in self._paths for run in run_directories(root, [])]
+        for path in (*studies, *(run / name for run in runs for name in (METADATA, CONFIG, METRICS, VIDEOS))):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                yield str(path), status.st_mtime_ns, status.st_size
 
 
 class PageServer(ThreadingHTTPServer):
