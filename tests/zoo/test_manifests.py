@@ -39,12 +39,13 @@ def manifest_content(suite: str) -> Any:
 # -- the packaged manifests ------------------------------------------------------------------------
 
 
-def test_there_are_five_suites() -> None:
-    assert list(SUITES) == ["atari", "box2d", "classic-control", "minatar", "mujoco"]
+def test_there_are_six_suites() -> None:
+    assert list(SUITES) == ["atari", "box2d", "classic-control", "memory", "minatar", "mujoco"]
     assert {suite: manifest.extra for suite, manifest in SUITES.items()} == {
         "atari": "atari",
         "box2d": "box2d",
         "classic-control": None,
+        "memory": None,
         "minatar": "minatar",
         "mujoco": "mujoco",
     }
@@ -75,7 +76,7 @@ def test_every_preset_of_a_suites_environment_is_listed_once() -> None:
 
 
 def test_the_environments_are_those_of_the_suites_family() -> None:
-    for suite in set(SUITES) - {"atari", "minatar"}:
+    for suite in set(SUITES) - {"atari", "memory", "minatar"}:
         for env_id in SUITES[suite].environments:
             assert SUITE_OF_FAMILY[str(gymnasium.registry[env_id].entry_point).split(".")[2]] == suite
     pytest.importorskip("ale_py")
@@ -86,6 +87,17 @@ def test_the_suite_of_minatar_holds_its_games_with_their_own_actions() -> None:
     require("MinAtar/Breakout-v1")
     games = {env_id for env_id in gymnasium.registry if env_id.startswith("MinAtar/") and env_id.endswith("-v1")}
     assert set(SUITES["minatar"].environments) == games <= set(MEASURED["scores"])
+
+
+def test_tasks_without_velocities_have_the_references_of_those_with() -> None:
+    for env_id, reference in SUITES["memory"].environments.items():
+        assert reference is not None
+        assert reference.random == round(MEASURED["scores"][env_id]["mean"], 2)
+        known = manifest_of(env_id.rpartition(":")[2].replace("NoVel", ""))
+        if known is not None and reference.kind == "solved":
+            with_velocities = known.environments[env_id.rpartition(":")[2].replace("NoVel", "")]
+            assert with_velocities is not None
+            assert (reference.random, reference.target) == (with_velocities.random, with_velocities.target)
 
 
 @pytest.mark.parametrize("suite", ["box2d", "classic-control", "mujoco"])
@@ -263,7 +275,7 @@ def test_the_catalogue_holds_suites_protocols_and_references(capsys: Capture) ->
     [
         (
             ["--suite", "classic"],
-            "--suite classic: no such suite; there are atari, box2d, classic-control, minatar, mujoco",
+            "--suite classic: no such suite; there are atari, box2d, classic-control, memory, minatar, mujoco",
         ),
         (["--suite", "x", "--format", "report", "--runs", "."], "--suite x: no such suite"),
         (["--tag", "x"], "--tag is about runs; add --format report or --format leaderboard"),

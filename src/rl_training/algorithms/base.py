@@ -135,8 +135,10 @@ class ActingAlgorithm(Algorithm):
 class OnPolicyAlgorithm(ActingAlgorithm):
     """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""
 
-    memory_size = 0
-    """Numbers that an environment's memory consists of; 0: the policy has none."""
+    @property
+    def memory_size(self) -> int:
+        """Numbers that an environment's memory consists of; 0: the policy has none."""
+        return 0
 
     def act_on_host(
         self,

@@ -19,7 +19,11 @@ SB3_CALLS: Rows = (
         "gives them",
     ),
     (
-        "`RecurrentPPO`, `TRPO`, `ARS`",
+        "`RecurrentPPO` of sb3-contrib",
+        "`ppo` with `algo_kwargs.recurrent: {type: lstm, size: 64}` ([memory](algorithms/ppo.md#memory))",
+    ),
+    (
+        "`TRPO`, `ARS`",
         "not here",
     ),
     (

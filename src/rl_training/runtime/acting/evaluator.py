@@ -131,10 +131,10 @@ class _RunningEpisode:
     seed: int
     observation: Any
     mask: np.ndarray | None
+    memory: np.ndarray
     episode_return: float = 0.0
     length: int = 0
     given: EnvironmentMetrics | None = None
-    memory: np.ndarray | None = None
 
 
 def _check_finite(running: Sequence[_RunningEpisode], batch: NumpyObservation) -> None:
@@ -168,8 +168,7 @@ def play_episodes(
         index, seed = waiting.pop()
         observation, mask = slot.reset(seed)
         on_step(slot)
-        memory = np.zeros(policy.memory_size, np.float32) if policy.memory_size else None
-        return _RunningEpisode(slot, index, seed, observation, mask, memory=memory)
+        return _RunningEpisode(slot, index, seed, observation, mask, np.zeros(policy.memory_size, np.float32))
 
     running = [start(slot) for slot in slots[: len(seeds)]]
     while running:
@@ -186,7 +185,8 @@ def play_episodes(
         unfinished: list[_RunningEpisode] = []
         for row, (episode, action) in enumerate(zip(running, actions, strict=True)):
             step = episode.slot.step(action)
-            episode.memory = None if after is None else after[row]
+            if after is not None:
+                episode.memory = after[row]
             on_step(episode.slot)
             episode.observation, episode.mask = step.obs, step.action_mask
             episode.episode_return += float(step.reward)

@@ -90,6 +90,11 @@ def export_policy(
     chosen = choose_task(list(policies), task)
     check_observation_size(chosen)
     path = _output_path(sound, chosen, format, output, suite=is_suite(config))
+    if policies[chosen].memory_size:
+        raise AxiomError(
+            "the policy has a memory (algo_kwargs.recurrent), which an exported file does not carry; act with "
+            "load_policy(...).predict(observation, state, episode_start)"
+        )
     policy = PlayedPolicy(policies[chosen])
     seeds = derive_seeds(config.seed, "evaluation", "command", count=episodes)
     with TorchSetup(threads=threads_of(sound), deterministic=config.deterministic, device=policy.actor.device):
