@@ -130,10 +130,10 @@ def test_settings_that_do_not_go_together_are_recorded_as_a_failure(
     def apply(self: SearchSpace, config: TrainConfig, values: dict) -> TrainConfig:
         raise ConfigError("algo_kwargs.minibatch_size: is larger than the rollout")
 
-    directory = make_study(tmp_path, trials=2)
+    directory = make_study(tmp_path, trials=4)
     monkeypatch.setattr(SearchSpace, "apply", apply)  # a space is checked by samples: rare combinations stay unseen
     trials = search(directory)
-    assert [trial.status for trial in trials] == [COMPLETED, FAILED]
+    assert [trial.status for trial in trials] == [COMPLETED, FAILED, FAILED, FAILED]
     assert "do not go together: algo_kwargs.minibatch_size" in (trials[1].error or "")
 
 

@@ -184,7 +184,12 @@ class Search:
             if active.waiting and not stopped and not (one_by_one and active.training):
                 return active
         with self._alone():
-            return self._adopt() or self._ask()
+            while True:
+                known = len(self._journal.get_trials(deepcopy=False))
+                active = self._adopt() or self._ask()
+                # A new trial that cannot be trained has failed already: the next one is asked for.
+                if active is not None or len(self._journal.get_trials(deepcopy=False)) == known:
+                    return active
 
     def _ask(self) -> Active | None:
         """Begin a new trial, unless there are enough or the time is over."""
