@@ -21,6 +21,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpoints import list_checkpoints
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import read_metadata
+from rl_training.experiment.tuning.journal import read_trials
 from rl_training.install_hint import install_hint
 from rl_training.runtime.workflows import train
 from sweep_runs import assert_same_sweep, only_summary, read_json, run_dirs, sweep_config
@@ -152,3 +153,41 @@ def test_a_cluster_that_is_not_there_is_one_sentence(address: str, tmp_path: Pat
     with pytest.raises(ConfigError, match=f"no Ray cluster answers at {address}; start one with `ray start --head`"):
         train(config)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_search_on_a_cluster_that_loses_a_node_has_the_trials_of_one_on_this_machine(
+    cluster: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "space.yaml").write_text("gamma: {choice: [0.9, 0.95, 0.99]}\n")
+    words = ["--algo", "ppo", "--env", "CartPole-v1", "--num-envs", "4", "--total-timesteps", "9600"]
+    words += ["--set", "algo_kwargs.num_steps=20", "--set", "algo_kwargs.minibatch_size=40", "--eval-episodes", "2"]
+    words += ["--set", "checkpoint_interval=320", "--set", "torch_threads=1", "--space", str(tmp_path / "space.yaml")]
+    words += [
+        "--sampler",
+        "grid",
+        "--trials",
+        "4",
+        "--seeds-per-trial",
+        "1",
+        "--finalists",
+        "1",
+        "--confirm-seeds",
+        "0",
+    ]
+    found = []
+    for name, where in (("here", ["--jobs", "1"]), ("there", ["--executor", "ray", "--ray-address", cluster.address])):
+        output = tmp_path / name
+        process = subprocess.Popen(
+            command("tune", *words, *where, "--output-dir", str(output)),
+            stdout=subprocess.DEVNULL,
+            env=process_environment(TMPDIR="/tmp"),
+        )
+        if name == "there":
+            wait_until(lambda output=output: any(output.glob("*/runs/*/checkpoints/step_*")))  # type: ignore[misc]
+            cluster.remove_node(next(iter(cluster.worker_nodes)))
+        assert process.wait(600) == 0
+        (study,) = output.iterdir()
+        trials = read_trials(study)
+        assert {trial.status for trial in trials} == {"completed"}
+        found.append(sorted((str(dict(trial.settings)), trial.value) for trial in trials))
+    assert found[0] == found[1]

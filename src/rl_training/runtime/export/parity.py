@@ -72,6 +72,11 @@ class ExportedActor(Policy):
         """Whether the policy can search before it acts: an exported one never does."""
         return False
 
+    @property
+    def memory_size(self) -> int:
+        """Numbers that the policy remembers: a policy with a memory is not exported."""
+        return 0
+
     def actions(
         self,
         observation: NumpyObservation,
