@@ -171,7 +171,18 @@ def test_a_quick_look_measures_everything_and_stores_nothing(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
     assert set(speed.BENCHMARKS) == {
         *("ppo", "ppo-long", "ppo-halfcheetah", "ppo-pong", "dqn", "sac", "td3", "efficientzero", "seeds", "sweep"),
-        *("search", "environments", "startup", "checkpoints", "scaling", "priorities", "export", "td3_bc", "iql"),
+        *(
+            "search",
+            "environments",
+            "startup",
+            "checkpoints",
+            "scaling",
+            "priorities",
+            "export",
+            "td3_bc",
+            "iql",
+            "tune",
+        ),
     }
 
 

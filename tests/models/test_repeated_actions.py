@@ -19,7 +19,7 @@ from rl_training.algorithms.dqn import DQN, DQNParams, RainbowParams
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 from rl_training.models.discrete import DiscreteActions
-from rl_training.models.repeated_actions import RepeatedActions
+from rl_training.models.exploration import RepeatedActions
 from rl_training.runtime.workflows import resume, train
 
 BEST = -1  # no random action has this number

@@ -21,6 +21,7 @@ class ScriptedActor:
     """Takes fixed actions and values an observation by a sum that tells which one it was."""
 
     device = CPU
+    memory_size = 0
     act_on_host = OnPolicyAlgorithm.act_on_host
 
     def __init__(self, action):

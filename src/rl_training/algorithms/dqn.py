@@ -29,9 +29,9 @@ from rl_training.experiment.cadence import marks_between
 from rl_training.experiment.configuration.fork_rules import EXPLORATION, FREE, NETWORKS, REPLAY, rules, scheduled
 from rl_training.experiment.schedules import Schedule, ScheduleSpec
 from rl_training.models.discrete import DiscreteActions
+from rl_training.models.exploration import RepeatedActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 from rl_training.models.q_network import QNetwork
-from rl_training.models.repeated_actions import RepeatedActions
 
 EPSILON_SCHEDULE = Schedule(type="linear", end=0.05, duration=0.1)
 BETA_SCHEDULE = Schedule(type="linear", end=1.0)

@@ -186,10 +186,10 @@ class Search:
         with self._alone():
             while True:
                 known = len(self._journal.get_trials(deepcopy=False))
-                active = self._adopt() or self._ask()
+                found = self._adopt() or self._ask()
                 # A new trial that cannot be trained has failed already: the next one is asked for.
-                if active is not None or len(self._journal.get_trials(deepcopy=False)) == known:
-                    return active
+                if found is not None or len(self._journal.get_trials(deepcopy=False)) == known:
+                    return found
 
     def _ask(self) -> Active | None:
         """Begin a new trial, unless there are enough or the time is over."""
