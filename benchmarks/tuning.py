@@ -57,7 +57,7 @@ CASES = {
     ),
     "dqn-lunarlander": Case(
         "dqn-lunarlander at its own length",
-        "--preset dqn-lunarlander --trials 8 --seeds-per-trial 2 --confirm-seeds 5",
+        "--preset dqn-lunarlander --trials 8 --seeds-per-trial 1 --finalists 1 --confirm-seeds 5",
     ),
 }
 
