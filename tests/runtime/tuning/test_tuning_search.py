@@ -178,6 +178,7 @@ def test_wilcoxons_test_needs_seeds(tmp_path: Path) -> None:
         make_study(tmp_path, pruner="wilcoxon")
 
 
+@pytest.mark.slow
 def test_several_jobs_train_trials_at_the_same_time_and_lose_none(tmp_path: Path) -> None:
     directory = make_study(tmp_path, trials=3, seeds_per_trial=1)
     trials = search(directory, executor=ProcessExecutor(2), jobs=2)

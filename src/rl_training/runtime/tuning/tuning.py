@@ -18,13 +18,13 @@ from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.own_code.run_code import admit_code
 from rl_training.experiment.own_code.user_code import LoadedFrom, adopted
 from rl_training.experiment.runs import algorithm_slug, claim_directory, dependency_versions, sanitize, utc_now
-from rl_training.experiment.storage.files import hold_lock
+from rl_training.experiment.storage.files import hold_lock, make_directory, storage_errors
 from rl_training.experiment.sweeps import COMPLETED, FAILED, INTERRUPTED
 from rl_training.experiment.tuning.confirmation import Confirmation
 from rl_training.experiment.tuning.journal import Trial, open_journal, read_trials, require_optuna
 from rl_training.experiment.tuning.space import SearchSpace
 from rl_training.experiment.tuning.space_files import default_space, read_space
-from rl_training.experiment.tuning.study import BEST, Study, read_study, with_settings, write_study
+from rl_training.experiment.tuning.study import BEST, RUNS, Study, read_study, with_settings, write_study
 from rl_training.experiment.tuning.trials import ranked
 from rl_training.runtime.setup.dataset_setup import with_dataset
 from rl_training.runtime.setup.run_setup import RunSetup
@@ -152,6 +152,8 @@ def run_study(
             "--executor ray: members of a population start from each other's checkpoints in the study's directory, "
             "which the machines of a cluster need not share; use processes"
         )
+    with storage_errors("the runs of a study", directory):
+        make_directory(directory / RUNS)  # runs on other machines are copied to it
     executor, run_config, jobs = placing.place(start, study, directory, setup)
     search = (Population if study.method == "pbt" else Search)(
         directory,
