@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cli_parts import Command, assert_refused
-from docs_pages import ROOT, executable_blocks
+from documents.docs_pages import ROOT, executable_blocks
 from harness import assert_same_run, train_with_stops, weights
 from own_code import copy_run
 from ppo_parts import CHOICE, CPU, OBSERVATION, TORQUE, seeded

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import gallery
-from docs_pages import marked_section
+from documents.docs_pages import marked_section
 
 
 def test_the_page_shows_the_stored_figures() -> None:

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import offline
-from docs_pages import ROOT, marked_section
+from documents.docs_pages import ROOT, marked_section
 from learning import Job, command
 from offline_cases.cells import CELLS
 from offline_cases.relations import RELATIONS, Relation, store_relations

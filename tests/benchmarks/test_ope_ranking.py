@@ -7,7 +7,7 @@ import json
 import pytest
 
 import ope_ranking
-from docs_pages import marked_section
+from documents.docs_pages import marked_section
 
 
 def test_equal_values_share_the_mean_of_their_ranks():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import limits
-from docs_pages import ROOT, marked_section
+from documents.docs_pages import ROOT, marked_section
 from pages import render_performance, result_tables
 from records import RESULTS, processor_model
 from render_results import render_results

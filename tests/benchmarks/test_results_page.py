@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from docs_pages import ROOT, read_page
+from documents.docs_pages import ROOT, read_page
 from learning import EVALUATION_EPISODES, Job, result_path
 from learning_suites import CELLS, Cell
 from pages.comparisons import Comparison, environments, read_comparisons

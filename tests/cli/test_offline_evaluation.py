@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from cli_parts import Command, assert_refused
 from dataset_parts import random_episode, write_dataset
-from docs_pages import ROOT, marked_table
+from documents.docs_pages import ROOT, marked_table
 from rl_training.runtime.acting.policy import Policy
 
 OBSERVATIONS = spaces.Box(-10, 10, (4,), np.float32)

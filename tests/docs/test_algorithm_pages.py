@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from docs_pages import ROOT, marked_section, read_page
+from documents.docs_pages import ROOT, marked_section, read_page
 from rl_training.experiment.registry import list_algorithms
 
 FOLDER = ROOT / "docs" / "algorithms"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import rl_training
-from docs_pages import ROOT, blocks, code_spans, read_page
+from documents.docs_pages import ROOT, blocks, code_spans, read_page
 from harness import tiny_config
 from offline_runs import write_datasets
 from rl_training.runtime.workflows import train

@@ -21,7 +21,7 @@ import gymnasium
 import pytest
 
 import rl_training
-from docs_pages import (
+from documents.docs_pages import (
     EXECUTED,
     INSTALLATION,
     PAGES,

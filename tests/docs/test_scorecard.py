@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from docs_pages import ROOT, marked_section, marked_table
+from documents.docs_pages import ROOT, marked_section, marked_table
 
 SCORECARD = ROOT / "docs" / "scorecard.md"
 PROJECTS = (

@@ -20,7 +20,7 @@ import yaml
 
 import build_site
 from browser import CHROMIUM, NO_CHROMIUM, Browser
-from docs_pages import PAGES, ROOT, anchors, links, page_name, read_page
+from documents.docs_pages import PAGES, ROOT, anchors, links, page_name, read_page
 
 API = ROOT / "docs" / "api.md"
 REFERENCE = re.compile(r"^::: (\S+)$", flags=re.MULTILINE)

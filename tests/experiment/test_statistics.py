@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from docs_pages import ROOT, marked_section
+from documents.docs_pages import ROOT, marked_section
 from rl_training.errors import AxiomError
 from rl_training.experiment.statistics import (
     Interval,

@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 import yaml
 
-from docs_pages import marked_table
+from documents.docs_pages import marked_table
 from fake_runs import fake_run, fake_runs
 from harness import require
 from paths import ROOT

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from docs_pages import ROOT, blocks, marked_table, read_page
+from documents.docs_pages import ROOT, blocks, marked_table, read_page
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_files import load_config

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from docs_pages import Block, page_name
+from documents.docs_pages import Block, page_name
 from processes import process_environment
 
 BLOCK_SECONDS = 120
