@@ -41,7 +41,7 @@ def _sweep_seconds(steps: int) -> float:
 
 def _tune_seconds(steps: int) -> float:
     words = ["tune", "--sampler", "grid", "--trials", str(len(GAMMAS) + 1), "--seeds-per-trial", str(SEEDS)]
-    return _seconds([*words, "--confirm-seeds", "0"], steps, f"gamma: {{choice: {list(GAMMAS)}}}\n")
+    return _seconds([*words, "--finalists", "1", "--confirm-seeds", "0"], steps, f"gamma: {{choice: {list(GAMMAS)}}}\n")
 
 
 def _seconds(words: list[str], steps: int, space: str) -> float:
