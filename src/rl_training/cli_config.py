@@ -173,7 +173,8 @@ def _apply_overrides(
             f"--seed: the configuration has the seeds {', '.join(map(str, seeds))}; name others by --seeds, "
             "or make it one run by --set benchmark.seeds=null"
         )
-    if request.seeds is not None and not {"jobs", "executor"} & config.benchmark.keys():
+    chosen = request.jobs is not None or request.executor is not None  # a block leaves out what equals its defaults
+    if request.seeds is not None and not chosen and not {"jobs", "executor"} & config.benchmark.keys():
         return replace(config, benchmark={**config.benchmark, "jobs": "auto"})
     return config
 

@@ -10,6 +10,7 @@ import pytest
 
 from cli_parts import CARTPOLE, COMPLETE, SMALL, Command, assert_refused
 from harness import stopped_after
+from rl_training.experiment.configuration.config_blocks import BenchmarkParams
 from sweep_runs import only_summary, read_json
 
 
@@ -38,6 +39,12 @@ def test_seeds_leave_one_run_each_and_one_summary(axiomrl: Command, tmp_path: Pa
         "seed 13 (2 of 2)",
         "seed 13 completed",
     ]
+
+
+@pytest.mark.parametrize(("flags", "jobs"), [([], "auto"), (["--jobs", "1"], 1), (["--jobs", "2"], 2)])
+def test_seeds_share_the_cores_unless_jobs_says_otherwise(axiomrl: Command, flags: list[str], jobs: int | str) -> None:
+    answer = axiomrl("config", *CARTPOLE, "--seeds", "1-3", *flags, "--json")
+    assert BenchmarkParams(**json.loads(answer.out)["benchmark"]).jobs == jobs
 
 
 def test_a_summary_alone_continues_its_sweep(axiomrl: Command, tmp_path: Path) -> None:
