@@ -24,11 +24,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-
 from learning_suites import ACCELERATION, CELLS, QUICK, Cell
 from peers.clock import Clock
 from records import D3RLPY, OURS, RESULTS, SB3, machine, versions, why_missing
+from rl_training.envs.lookup import find_spec
 from rl_training.envs.workers.processes import fresh_processes
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_files import load_config
@@ -94,7 +93,7 @@ class Job:
     def lacks(self) -> list[str]:
         """Return which packages are missing to train, and how to get them."""
         needs = [SB3] if self.side == SB3 else []
-        if "box2d" in str(gym.spec(self.config().task_name).entry_point):
+        if "box2d" in str(find_spec(self.config().task_name).entry_point):
             needs.append("Box2D")
         reasons = [reason for reason in map(why_missing, needs) if reason is not None]
         if self.side == D3RLPY:

@@ -29,6 +29,7 @@ PAGES = {
     "iql": ("iql",),
     "muzero": ("muzero",),
     "ppo": ("ppo", "a2c"),
+    "pqn": ("pqn",),
     "sac": ("sac", "tqc", "crossq", "discrete_sac"),
     "scalezero": ("scalezero",),
     "td3": ("td3", "ddpg"),

@@ -23,8 +23,10 @@ def config_of(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
         return offline_runs.offline_config(algo, output_dir, **SHORT, **changes)
     if algo == "scalezero":
         return tiny_suite(output_dir, NEVER, NEVER, algo_kwargs={"parameter_scaling": False}, **SHORT, **changes)
-    if algo in ("ppo", "a2c"):
-        settings = {"num_steps": 16, "hidden_sizes": [8]}
+    if ALGORITHMS[algo].loop == "on_policy":
+        settings: dict[str, Any] = {"num_steps": 16, "hidden_sizes": [8]}
+        if algo == "pqn":
+            settings["minibatch_size"] = 16
         return tiny_config(output_dir, algo=algo, algo_kwargs=settings, **SHORT, **changes)
     if "zero" in algo:
         return planning_runs.tiny_run(output_dir, algo, "CartPole-v1", **SHORT, **changes)

@@ -135,6 +135,9 @@ class ActingAlgorithm(Algorithm):
 class OnPolicyAlgorithm(ActingAlgorithm):
     """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""
 
+    values_of_legal: ClassVar[bool] = False
+    """Whether `values` also takes `mask` [B, choices], because illegal actions have no part in a value."""
+
     @property
     def memory_size(self) -> int:
         """Numbers that an environment's memory consists of; 0: the policy has none."""

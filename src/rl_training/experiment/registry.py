@@ -61,6 +61,7 @@ _Q_LEARNING = {
     "qr_dqn": ("QRDQNParams", "DQN with quantiles of the return."),
     "rainbow": ("RainbowParams", "DQN with all six extensions together."),
 }
+_PARALLEL = {"pqn": ("PQNParams", "Q-learning on many environments, without a replay and target network.")}
 _SOFT = {
     "sac": ("SACParams", "Soft actor-critic: maximum entropy with a learned temperature."),
     "tqc": ("TQCParams", "Soft actor-critic with truncated quantile critics."),
@@ -94,6 +95,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     for spec in (
         *_family("on_policy", "ppo:PPO", _ANY_ACTIONS, _POLICY_GRADIENT, params_module="params.ppo_params"),
         *_family("off_policy", "dqn:DQN", ("Discrete",), _Q_LEARNING),
+        *_family("on_policy", "pqn:PQN", ("Discrete",), _PARALLEL),
         *_family("off_policy", "sac:SAC", ("Box",), _SOFT),
         *_family("off_policy", "discrete_sac:DiscreteSAC", ("Discrete",), _SOFT_DISCRETE),
         *_family("off_policy", "td3:TD3", ("Box",), _DETERMINISTIC),

@@ -21,6 +21,7 @@ from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_s
 _HEADINGS = {
     "PPO and A2C": "ppo",
     "DQN, double DQN, C51, QR-DQN and Rainbow": "dqn",
+    "PQN": "pqn",
     "SAC, TQC and CrossQ": "sac",
     "Discrete SAC": "discrete_sac",
     "TD3 and DDPG": "td3",
