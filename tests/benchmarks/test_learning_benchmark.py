@@ -16,7 +16,6 @@ from learning_suites import ACCELERATION, CELLS, PROOF, QUICK, Cell
 from records import SB3
 from rl_training.install_hint import install_hint
 
-
 EVERY = (*CELLS, *ACCELERATION, *PROOF)
 
 
