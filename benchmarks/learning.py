@@ -300,6 +300,8 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         steps = options.total_timesteps
         changes, label = ((), "") if steps is None else ((f"total_timesteps={steps}",), str(steps))
         cells = tuple(Cell(preset, changes, label, (OURS,), steps) for preset in options.preset)
+    if options.side:
+        cells = tuple(replace(cell, sides=(options.side,)) for cell in cells if options.side in cell.sides)
     if options.seeds:
         cells = tuple(replace(cell, seeds=options.seeds, peer_seeds=None) for cell in cells)
     return compare(cells, EVALUATION_EPISODES, results, options)
@@ -317,6 +319,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="PRESET",
         help="one comparison of a suite; repeatable",
     )
+    parser.add_argument("--side", choices=(OURS, SB3), help="train only this side of a suite")
     parser.add_argument("--seeds", type=_seeds, help="comma-separated seeds; 1 to 5, or the suite's own, by default")
     parser.add_argument("--total-timesteps", type=int, help="another budget than the preset's")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time")
