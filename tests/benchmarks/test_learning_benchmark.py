@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 import learning
-from learning_suites import ACCELERATION, CELLS, QUICK, Cell
+from harness import stopped_after
+from learning_suites import ACCELERATION, CELLS, PROOF, QUICK, Cell
 from records import SB3
 from rl_training.install_hint import install_hint
+
+EVERY = (*CELLS, *ACCELERATION, *PROOF)
 
 
 def job(cell: Any, side: str = "ours", seed: int = 1) -> Any:
@@ -112,11 +115,11 @@ def test_every_comparison_of_the_suite_can_be_made() -> None:
     pytest.importorskip("Box2D")
     from peers.stable_baselines3_models import make_peer
 
-    for cell in (*CELLS, *QUICK, *ACCELERATION):
+    for cell in (*CELLS, *QUICK, *ACCELERATION, *PROOF):
         config = job(cell).config()
         if SB3 in cell.sides:
             assert make_peer(config).num_timesteps == 0
-    names = [learning.result_path(cell, side, Path()).name for cell in (*CELLS, *ACCELERATION) for side in cell.sides]
+    names = [learning.result_path(cell, side, Path()).name for cell in EVERY for side in cell.sides]
     assert len(set(names)) == len(names)
 
 
@@ -208,7 +211,7 @@ def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("", "say what to train: --preset NAME, or --suite full, quick or acceleration"),
+        ("", "say what to train: --preset NAME, or --suite full, quick, acceleration or proof"),
         ("--suite full --preset ppo-cartpole", "leave out --preset and --total-timesteps"),
         ("--suite full --total-timesteps 10", "leave out --preset and --total-timesteps"),
         ("--suite quick --seeds 1", "leave out --only and --seeds"),
@@ -276,3 +279,25 @@ def test_a_comparison_of_the_suite_is_trained_alone_by_its_own_seeds_or_by_those
     assert trained == [("sac-lunarlandercontinuous", side, 3) for side in ("ours", "stable_baselines3")]
     assert learning.main(arguments, tmp_path) == 0
     assert [seed for _, side, seed in trained[2:] if side == "ours"] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    trained.clear()
+    assert learning.main(["--suite", "full", "--only", "ppo-cartpole", "--side", SB3, "--seeds", "1"], tmp_path) == 0
+    assert trained == [("ppo-cartpole", SB3, 1)]
+
+
+def test_the_peer_may_have_fewer_seeds(tmp_path: Path) -> None:
+    cell = Cell("ppo-cartpole", seeds=(1, 2, 3), peer_seeds=(1,))
+    jobs, _ = learning.plan([cell], 10, tmp_path, tmp_path)
+    assert [(job.side, job.seed) for job in jobs] == [("ours", 1), (SB3, 1), ("ours", 2), ("ours", 3)]
+
+
+def test_an_interrupted_training_is_resumed_and_says_where(tmp_path: Path) -> None:
+    cell = Cell("ppo-cartpole", ("total_timesteps=1024", "eval_interval=1024", "eval_episodes=1"), "short", ("ours",))
+    with stopped_after(20), pytest.raises(KeyboardInterrupt):
+        learning.Job(cell, "ours", 1, tmp_path, 2).run()
+    row = learning.Job(cell, "ours", 1, tmp_path, 2).run()
+    assert len(list((tmp_path / cell.name).iterdir())) == 1
+    (step,) = row["resumed_at_steps"]
+    assert 0 < step < row["steps"] == 1024
+    whole = learning.Job(cell, "ours", 1, tmp_path / "whole", 2).run()
+    assert whole["eval_return_mean"] == row["eval_return_mean"]
+    assert whole["resumed_at_steps"] == []

@@ -153,6 +153,7 @@ class TrainingSession(RecordedRun):
             latest_metrics=dict(self._latest),
             latest_checkpoint=f"checkpoints/{self._checkpoint_path.name}",
             best_checkpoint=self._best,
+            resumed_at_steps=[*self._recorder.metadata.get("resumed_at_steps", []), checkpoint.step],
         )
         write_run_config(self.run_dir, self.config)
 
