@@ -30,7 +30,7 @@ PAGES = {
     "muzero": ("muzero",),
     "ppo": ("ppo", "a2c"),
     "pqn": ("pqn",),
-    "sac": ("sac", "tqc", "crossq", "discrete_sac"),
+    "sac": ("sac", "tqc", "crossq", "redq", "droq", "discrete_sac"),
     "scalezero": ("scalezero",),
     "td3": ("td3", "ddpg"),
     "td3_bc": ("td3_bc", "rebrac"),

@@ -14,7 +14,7 @@ from rl_training.experiment.registry import ALGORITHMS
 from scalezero_runs import NEVER, tiny_suite
 
 SHORT: dict[str, Any] = {"total_timesteps": 32, "eval_episodes": 0}
-PENDULUM_ALGORITHMS = ("sac", "tqc", "crossq", "td3", "ddpg")
+PENDULUM_ALGORITHMS = ("sac", "tqc", "crossq", "redq", "droq", "td3", "ddpg")
 
 
 def config_of(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:

@@ -51,6 +51,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "reanalyze_ratio": 0.25,
     },
     "sac": {**REPLAY, "hidden_sizes": [32], "use_sde": True, "sde_sample_freq": 5},
+    "redq": {**REPLAY, "hidden_sizes": [32], "gradient_steps": 2, "policy_delay": 2},
+    "droq": {**REPLAY, "hidden_sizes": [32], "gradient_steps": 2, "policy_delay": 2, "critic_dropout": 0.2},
     "crossq": {**REPLAY, "hidden_sizes": [32], "critic_hidden_sizes": [32]},
 }
 

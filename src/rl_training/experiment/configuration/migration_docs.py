@@ -22,7 +22,7 @@ _HEADINGS = {
     "PPO and A2C": "ppo",
     "DQN, double DQN, C51, QR-DQN and Rainbow": "dqn",
     "PQN": "pqn",
-    "SAC, TQC and CrossQ": "sac",
+    "SAC, TQC, CrossQ, REDQ and DroQ": "sac",
     "Discrete SAC": "discrete_sac",
     "TD3 and DDPG": "td3",
     "MuZero, Gumbel MuZero and EfficientZero": "muzero",
