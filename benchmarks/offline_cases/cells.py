@@ -6,8 +6,10 @@ from learning_suites import Cell
 from records import D3RLPY, OURS
 
 BOTH = (OURS, D3RLPY)
-# Half of every batch from the dataset, and critics with layer normalisation (RLPD).
-FROM_A_DATASET = ("algo_kwargs.dataset_fraction=0.5", "algo_kwargs.critic_layer_norm=true")
+# Half of every batch from the dataset, and critics with layer normalisation (RLPD, which makes 20 updates per step: two
+# are as many in half the steps as SAC makes in all).
+ONE_UPDATE = ("algo_kwargs.dataset_fraction=0.5", "algo_kwargs.critic_layer_norm=true")
+FROM_A_DATASET = (*ONE_UPDATE, "algo_kwargs.gradient_steps=2")
 # Without its penalty, and with SAC's targets, conservative Q-learning is SAC.
 PLAIN_SAC = ("algo_kwargs.conservative_weight=0.0", "algo_kwargs.soft_target=true", "algo_kwargs.action_samples=1")
 
@@ -46,6 +48,13 @@ CELLS = {
             "sac-pendulum",
             *("dataset=pendulum/expert-v0", *FROM_A_DATASET, "total_timesteps=10_000", "eval_interval=1_000"),
             label="from_dataset",
+        ),
+        # What was tried first: an update per step, as SAC.
+        _cell(
+            "sac-pendulum",
+            *("dataset=pendulum/expert-v0", *ONE_UPDATE, "total_timesteps=10_000", "eval_interval=1_000"),
+            label="one_update",
+            seeds=(1, 2, 3, 4),
         ),
     ),
     "hopper-online": (
