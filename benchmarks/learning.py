@@ -25,11 +25,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-
 from learning_suites import ACCELERATION, CELLS, PROOF, QUICK, Cell
 from peers.clock import Clock
 from records import D3RLPY, OURS, RESULTS, SB3, machine, versions, why_missing
+from rl_training.envs.lookup import find_spec
 from rl_training.envs.workers.processes import fresh_processes
 from rl_training.experiment.checkpoints import CHECKPOINTS, LATEST
 from rl_training.experiment.config import TrainConfig
@@ -97,7 +96,7 @@ class Job:
     def lacks(self) -> list[str]:
         """Return which packages are missing to train, and how to get them."""
         needs = [SB3] if self.side == SB3 else []
-        if "box2d" in str(gym.spec(self.config().task_name).entry_point):
+        if "box2d" in str(find_spec(self.config().task_name).entry_point):
             needs.append("Box2D")
         reasons = [reason for reason in map(why_missing, needs) if reason is not None]
         if self.side == D3RLPY:
@@ -300,6 +299,8 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         steps = options.total_timesteps
         changes, label = ((), "") if steps is None else ((f"total_timesteps={steps}",), str(steps))
         cells = tuple(Cell(preset, changes, label, (OURS,), steps) for preset in options.preset)
+    if options.side:
+        cells = tuple(replace(cell, sides=(options.side,)) for cell in cells if options.side in cell.sides)
     if options.seeds:
         cells = tuple(replace(cell, seeds=options.seeds, peer_seeds=None) for cell in cells)
     return compare(cells, EVALUATION_EPISODES, results, options)
@@ -317,6 +318,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="PRESET",
         help="one comparison of a suite; repeatable",
     )
+    parser.add_argument("--side", choices=(OURS, SB3), help="train only this side of a suite")
     parser.add_argument("--seeds", type=_seeds, help="comma-separated seeds; 1 to 5, or the suite's own, by default")
     parser.add_argument("--total-timesteps", type=int, help="another budget than the preset's")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time")

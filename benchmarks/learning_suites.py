@@ -115,3 +115,5 @@ PROOF = (
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=5, peers=5),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
 )
+SHOWN = (*CELLS, *PROOF)
+"""What docs/results.md compares."""

@@ -279,6 +279,9 @@ def test_a_comparison_of_the_suite_is_trained_alone_by_its_own_seeds_or_by_those
     assert trained == [("sac-lunarlandercontinuous", side, 3) for side in ("ours", "stable_baselines3")]
     assert learning.main(arguments, tmp_path) == 0
     assert [seed for _, side, seed in trained[2:] if side == "ours"] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    trained.clear()
+    assert learning.main(["--suite", "full", "--only", "ppo-cartpole", "--side", SB3, "--seeds", "1"], tmp_path) == 0
+    assert trained == [("ppo-cartpole", SB3, 1)]
 
 
 def test_the_peer_may_have_fewer_seeds(tmp_path: Path) -> None:

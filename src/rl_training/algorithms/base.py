@@ -162,6 +162,9 @@ class ActingAlgorithm(Algorithm):
 class OnPolicyAlgorithm(ActingAlgorithm):
     """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""
 
+    values_of_legal: ClassVar[bool] = False
+    """Whether `values` also takes `mask` [B, choices], because illegal actions have no part in a value."""
+
     @property
     def memory_size(self) -> int:
         """Numbers that an environment's memory consists of; 0: the policy has none."""
@@ -189,12 +192,10 @@ class OnPolicyAlgorithm(ActingAlgorithm):
     def as_acted(self, rollout: Rollout) -> Rollout:
         """Return a rollout with what an update needs to know of the present weights, which collected it.
 
-        With `policy_lag` the weights have changed when the rollout is learned from.
+        With `policy_lag` the weights have changed when the rollout is learned from; an algorithm without this method
+        cannot have one.
         """
-        raise ConfigError(
-            f"policy_lag: {type(self).__name__} learns only from its present policy; define as_acted(self, rollout), "
-            "or set it to 0"
-        )
+        raise NotImplementedError
 
 
 class OffPolicyAlgorithm(ActingAlgorithm):

@@ -27,7 +27,7 @@ from rl_training.data.observations import (
     map_observation,
     to_tensor,
 )
-from rl_training.data.rollout import Rollout
+from rl_training.data.rollout import Rollout, shuffled
 from rl_training.errors import ConfigError
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.encoders import arranged, convolves
@@ -348,11 +348,9 @@ class PPO(OnPolicyAlgorithm):
     def _minibatches(self, batch: PPOBatch, generator: torch.Generator) -> Iterator[PPOBatch]:
         """Yield minibatches in random order, all transitions once per epoch."""
         size, rows = self.params.minibatch_size, batch.log_prob.shape[0]
-        for _ in range(self.params.update_epochs):
-            if size is None or size == rows:
-                yield batch  # a full batch needs no shuffling
-                continue
-            for indices in torch.randperm(rows, generator=generator, device=self.device).split(size):
-                # A single left-over row has no standard deviation; the next epoch puts it elsewhere.
-                if len(indices) > 1 or not self.params.normalize_advantage:
-                    yield batch.select(indices)
+        for indices in shuffled(rows, size, epochs=self.params.update_epochs, generator=generator):
+            if indices is None:
+                yield batch
+            # A single left-over row has no standard deviation; the next epoch puts it elsewhere.
+            elif len(indices) > 1 or not self.params.normalize_advantage:
+                yield batch.select(indices)

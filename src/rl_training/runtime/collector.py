@@ -151,7 +151,7 @@ class RolloutCollector(EnvironmentDriver):
             if interrupted():
                 return None
             self.take_steps(controls, on_step)
-        return self.storage.on_device(self._observation, self.device, self.memory)
+        return self.storage.on_device(self._observation, self.device, self.memory, self._mask)
 
     def take_steps(self, controls: Mapping[str, float], on_step: Callable[[StepBatch], None]) -> None:
         """Take a step of every environment; a kernel may take all steps that the rollout lacks."""
@@ -180,15 +180,16 @@ class RolloutCollector(EnvironmentDriver):
         if step.final_obs is not step.obs:  # an episode ended
             rows = np.flatnonzero(step.truncated & ~step.terminated)
             if len(rows):
-                self._value_finals(map_observation(lambda array: array[rows], step.final_obs), rows)
+                mask = None if step.final_mask is None else step.final_mask[rows]
+                self._value_finals(map_observation(lambda array: array[rows], step.final_obs), mask, rows)
             if self.memory is not None:
                 self.memory = np.where((step.terminated | step.truncated)[:, None], np.float32(0.0), self.memory)
         self._observation, self._mask = step.obs, step.action_mask
 
-    def _value_finals(self, final: NumpyObservation, rows: np.ndarray) -> None:
+    def _value_finals(self, final: NumpyObservation, mask: np.ndarray | None, rows: np.ndarray) -> None:
         """Store the values of the true final observations of `rows`, whose episodes were truncated at the last step."""
         assert self.storage is not None
-        self.storage.final_value[self.storage.position - 1, rows] = self._values(final, rows)
+        self.storage.final_value[self.storage.position - 1, rows] = self._values(final, mask, rows)
 
     def allocated(self, action: np.ndarray) -> RolloutStorage:
         """Return the rollout's storage, made when it is first needed; `action` is an example of one step."""
@@ -196,10 +197,14 @@ class RolloutCollector(EnvironmentDriver):
             self.storage = RolloutStorage(self.num_steps, self.env.num_envs, self.env.observation_space, action)
         return self.storage
 
-    def _values(self, observation: NumpyObservation, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def _values(
+        self, observation: NumpyObservation, mask: np.ndarray | None, rows: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
         """Return the values of observations of some environments, with what the policy remembers there."""
-        remembered: Any = {} if self.memory is None else {"memory": self.memory[rows]}
-        return self.actor.values(to_tensor(observation, self.device), **remembered).cpu().numpy()
+        also: Any = {} if self.memory is None else {"memory": self.memory[rows]}
+        if self.actor.values_of_legal and mask is not None:
+            also["mask"] = torch.as_tensor(mask, device=self.device)
+        return self.actor.values(to_tensor(observation, self.device), **also).cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state of collection; `env` is None if the environments cannot be saved."""
@@ -217,17 +222,18 @@ class RolloutCollector(EnvironmentDriver):
             self.storage = None
             self.allocated(rollout["action"][0]).load_state_dict(rollout)
         if not self._load_env_state(state, step=step):
-            self._end_episodes(state["observation"])
+            mask = checked_mask(state["mask"], self.env.num_envs, self.env.action_space)
+            self._end_episodes(state["observation"], mask)
             if self.memory is not None:
                 self.memory = np.zeros_like(self.memory)
 
-    def _end_episodes(self, last_observation: NumpyObservation) -> None:
+    def _end_episodes(self, last_observation: NumpyObservation, last_mask: np.ndarray | None) -> None:
         """Mark the last stored step as truncated, since its episodes will not be continued."""
         if self.storage is None or not self.steps_in_progress:
             return
         last = self.storage.position - 1
         running = ~(self.storage.terminated[last] | self.storage.truncated[last])
-        self.storage.final_value[last, running] = self._values(last_observation)[running]
+        self.storage.final_value[last, running] = self._values(last_observation, last_mask)[running]
         self.storage.truncated[last] |= running
 
 

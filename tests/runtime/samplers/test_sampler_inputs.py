@@ -14,6 +14,7 @@ from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.ppo import PPO
 from rl_training.errors import ConfigError
 from rl_training.runtime.samplers.own_rows import OwnRows, check_rows_alone
+from rl_training.runtime.workflows import train
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,12 @@ def test_a_setting_of_samplers_that_does_not_fit_is_refused(
     with pytest.raises(ConfigError) as raised:
         tiny_config(tmp_path, **changes)
     assert sentence in str(raised.value)
+
+
+def test_an_algorithm_that_learns_only_from_its_present_policy_has_no_lag(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="policy_lag: pqn learns only from its present policy; set it to 0"):
+        train(tiny_config(tmp_path, algo="pqn", samplers=2, policy_lag=1, algo_kwargs={"num_steps": 64}))
+    assert not list(tmp_path.iterdir())
 
 
 class _Mixing(torch.nn.Module):

@@ -57,6 +57,15 @@ def _train_with_stops(config: TrainConfig, *stops: int) -> Path:
         pytest.param({"env_id": "toy_envs:Toy/LateMask-v0"}, id="masks"),
         pytest.param(
             {
+                "algo": "pqn",
+                "env_id": "toy_envs:Toy/MaskedDiscrete-v0",
+                "algo_kwargs": {"num_steps": 16, "minibatch_size": 16, "hidden_sizes": [8]},
+                "env_kwargs": {"max_episode_steps": 5},
+            },
+            id="q-values",
+        ),
+        pytest.param(
+            {
                 "env_id": "Pendulum-v1",
                 "algo_kwargs": {"use_sde": True, "sde_sample_freq": 4},
                 "env_kwargs": {"max_episode_steps": 23},

@@ -19,7 +19,7 @@ from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepEvents
 from rl_training.envs.vector import slot_states
 from rl_training.envs.workers.shared_rows import SharedArray
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.own_code.run_code import named_code
 from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
@@ -60,6 +60,11 @@ class SampledCollector:
         following: Callable[[int], Mapping[str, float] | None],
         report: Callable[[str], None],
     ) -> None:
+        if config.policy_lag and type(actor).as_acted is OnPolicyAlgorithm.as_acted:
+            raise ConfigError(
+                f"policy_lag: {config.algo} learns only from its present policy; set it to 0 (an algorithm of your own "
+                "may define as_acted)"
+            )
         self.env, self.actor, self.device, self.generator = env, actor, device, generator
         self.seed, self.lag = config.seed, config.policy_lag
         self._following = following
@@ -172,7 +177,8 @@ class SampledCollector:
             storage.mask = self._rollouts[turn].columns(ALL)["mask"]
         self._turn = (turn + 1) % len(self._rollouts)
         self._step += storage.num_steps * storage.num_envs
-        return storage.on_device(_joined_observation(self._states), self.device, _joined_memory(self._states))
+        states = self._states
+        return storage.on_device(_joined_observation(states), self.device, _joined_memory(states), self._joined_mask())
 
     def _as_acted(self, rollout: Rollout, acted: Mapping[str, Any] | None) -> Rollout:
         """Return the rollout with the values of final observations by the weights that acted."""
@@ -196,8 +202,10 @@ class SampledCollector:
             # Those of one step together, as a run without samplers values them.
             at = (step, np.flatnonzero(truncated[step]))
             final = to_tensor(map_observation(lambda column, at=at: column[at], finals["observation"]), self.device)
-            remembered: Any = {"memory": finals["memory"][at]} if "memory" in finals else {}
-            final_value[at] = self.actor.values(final, **remembered)
+            also: Any = {"memory": finals["memory"][at]} if "memory" in finals else {}
+            if self._masked and self.actor.values_of_legal:
+                also["mask"] = torch.as_tensor(finals["mask"][at], device=self.device)
+            final_value[at] = self.actor.values(final, **also)
         return replace(rollout, final_value=final_value)
 
     # -- state -----------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ class Sampler:
 
         def note(step: StepBatch) -> None:
             nonlocal masked
-            masked |= step.action_mask is not None
+            masked |= step.action_mask is not None or step.final_mask is not None
             if step.episodes or step.metrics:
                 events.append((storage.position - 1, StepEvents(step.episodes, step.metrics)))
 
@@ -217,7 +217,7 @@ class GroupCollector(RolloutCollector):
         while not storage.full:
             self.take_steps(controls, note)
 
-    def _value_finals(self, final: NumpyObservation, rows: np.ndarray) -> None:
+    def _value_finals(self, final: NumpyObservation, mask: np.ndarray | None, rows: np.ndarray) -> None:
         assert self.storage is not None
         at = (self.storage.position - 1, rows)
 
@@ -225,6 +225,8 @@ class GroupCollector(RolloutCollector):
             column[at] = array
 
         map_observation(write, self._finals["observation"], final)
+        if "mask" in self._finals:
+            self._finals["mask"][at] = True if mask is None else mask
         if self.memory is not None:
             self._finals["memory"][at] = self.memory[rows]
 

@@ -61,6 +61,8 @@ class SharedRollout:
             self._columns |= {"log_prob": shared((), np.float32), "value": shared((), np.float32)}
         # Only what was truncated is written: a page that nobody writes takes no memory.
         self._finals: dict[str, Any] = {"observation": map_observation(of_one_row, row)}
+        if form.mask_width:
+            self._finals["mask"] = shared((form.mask_width,), np.bool_)
         if example.memory is not None:
             self._columns["memory"] = of_one_row(example.memory)
             self._finals["memory"] = of_one_row(example.memory)
@@ -70,7 +72,7 @@ class SharedRollout:
         return {name: _views(column, rows) for name, column in self._columns.items()}
 
     def finals(self, rows: slice) -> dict[str, Any]:
-        """Return views of final observations, and of the memories there, valid where an episode was truncated."""
+        """Return views of final observations, their masks and memories, valid where an episode was truncated."""
         return {name: _views(column, rows) for name, column in self._finals.items()}
 
     @property
