@@ -48,7 +48,7 @@ def config_of(case: Case, output_dir: str, *changes: str) -> TrainConfig:
 
 def measure(case: Case) -> Task:
     """Return the task with its times; collecting is also measured with half of the environments."""
-    config = config_of(case, "")
+    config = config_of(case, "runs")
     params = algorithm_params(config)
     rollout = case.round_steps or params.num_steps * config.num_envs
     rounds = case.steps / rollout
