@@ -7,7 +7,7 @@ gradient is the plain policy gradient (Huang et al. 2022, arXiv 2205.09123).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,7 @@ class PPO(OnPolicyAlgorithm):
 
     params: PPOParams
     parts = ("model", "optimizer", "exploration")
+    acting_parts = ("exploration",)
     remembers = False
     """Whether log-probabilities and values are those of acting, so that an update need not compute them."""
 
@@ -286,7 +287,7 @@ class PPO(OnPolicyAlgorithm):
             else:
                 log_prob, flat_value = rollout.log_prob.flatten(), rollout.value.flatten()
             value = flat_value.view(rollout.reward.shape)
-            advantage = self.advantages(rollout, value, self.values(rollout.last_observation))
+            advantage = self.advantages(rollout, value, self.last_values(rollout))
         return PPOBatch(
             observation=observation,
             action=action,
@@ -296,6 +297,21 @@ class PPO(OnPolicyAlgorithm):
             advantage=advantage.flatten(),
             target_value=(advantage + value).flatten(),
         )
+
+    @torch.no_grad()
+    def as_acted(self, rollout: Rollout) -> Rollout:
+        """Return the rollout with log-probabilities and values by the present weights, unless acting gave them."""
+        last_value = self.last_values(rollout)
+        if rollout.log_prob is not None and rollout.value is not None:
+            return replace(rollout, last_value=last_value)
+        observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
+        log_prob, value = self._evaluate(observation, rollout.flat_action(), rollout.flat_mask())
+        shape = rollout.reward.shape
+        return replace(rollout, log_prob=log_prob.view(shape), value=value.view(shape), last_value=last_value)
+
+    def last_values(self, rollout: Rollout) -> Tensor:
+        """Return the values [num_envs] of the observations after the last step."""
+        return self.values(rollout.last_observation) if rollout.last_value is None else rollout.last_value
 
     def advantages(self, rollout: Rollout, value: Tensor, last_value: Tensor) -> Tensor:
         """Return advantages [num_steps, num_envs], given the values of all observations and of the last ones."""

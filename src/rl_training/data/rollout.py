@@ -33,6 +33,7 @@ class Rollout:
     value: Tensor | None = None  # [num_steps, num_envs] of the observations, likewise
     memory: Tensor | None = None  # [num_steps, num_envs, memory size] before each step, where the policy has one
     last_memory: Tensor | None = None  # [num_envs, memory size] after the last step
+    last_value: Tensor | None = None  # [num_envs] of the last observations, if the weights have changed since acting
     last_mask: Tensor | None = None  # [num_envs, choices] legal actions after the last step
 
     @property
@@ -81,6 +82,17 @@ class RolloutStorage:
         self.log_prob: np.ndarray | None = None  # allocated where the first step of a rollout has them
         self.value: np.ndarray | None = None
         self.memory: np.ndarray | None = None  # likewise
+
+    @classmethod
+    def over(cls, columns: Mapping[str, Any]) -> RolloutStorage:
+        """Return storage whose arrays are `columns` by name, none of them allocated; `observation` may be a dict."""
+        storage = cls.__new__(cls)
+        storage.mask = storage.log_prob = storage.value = storage.memory = None
+        storage.num_steps, storage.num_envs = columns["reward"].shape
+        storage.position = 0
+        for name, column in columns.items():
+            setattr(storage, name, column)
+        return storage
 
     @property
     def full(self) -> bool:
