@@ -63,6 +63,13 @@ TASKS: dict[str, dict[str, Any]] = {
         "env_kwargs": {"atari": True, "frame_stack": 2, "max_episode_steps": 30},
     },
     "a2c": {"algo": "a2c", "algo_kwargs": {"num_steps": 8, "hidden_sizes": [8]}},
+    "pqn": {"algo": "pqn", "algo_kwargs": {"num_steps": 8, "minibatch_size": 8, "hidden_sizes": [8]}},
+    "pqn_masked": {  # truncated episodes are worth the best legal action
+        "algo": "pqn",
+        "env_id": "toy_envs:Toy/MaskedDiscrete-v0",
+        "algo_kwargs": {"num_steps": 12, "minibatch_size": 8, "hidden_sizes": [8], "optimizer": "adam"},
+        "env_kwargs": {"normalize_observation": True, "normalize_reward": True},
+    },
     "lstm": {"algo_kwargs": {"recurrent": {"size": 8, "sequence_length": 6}}},
     "gru": {  # with final observations to be valued, and memories of their time
         "env_id": "Pendulum-v1",

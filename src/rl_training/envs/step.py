@@ -43,6 +43,13 @@ class StepBatch(NamedTuple):
     """The contents of `info["metrics"]` at this step, in the order of the environments that gave one."""
 
 
+class StepEvents(NamedTuple):
+    """What a step of the environments reported beside its transitions."""
+
+    episodes: Sequence[Episode]
+    metrics: Sequence[dict[str, float]]
+
+
 def empty_obs(space: gym.Space[Any], rows: int) -> Obs:
     """Return an uninitialised batch of `rows` observations of `space`."""
     if isinstance(space, gym.spaces.Dict):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from rl_training.data.observations import Observation
 from rl_training.models.encoders import Encoder, has_weights
+from rl_training.models.layer_norm import DropoutMLP
 from rl_training.models.layers import MLP, StackedMLP
 from rl_training.models.noisy import NoisyLinear, NoisyMLP
 
@@ -27,11 +28,13 @@ class QNetwork(nn.Module):
         dueling: bool,
         noisy: bool,
         generator: torch.Generator,
+        layer_norm: bool = False,
         inputs: int | None = None,
     ) -> None:
         """`outputs` per action: 1 for a value, the number of atoms or quantiles for a distribution.
 
-        `inputs` is the number of features that the streams get, by default as many as the encoder returns.
+        `layer_norm` normalises the hidden layers, which then have no noise. `inputs` is the number of features that the
+        streams get, by default as many as the encoder returns.
         """
         super().__init__()
         self.num_actions = num_actions
@@ -40,7 +43,7 @@ class QNetwork(nn.Module):
         if hidden_sizes is None:
             hidden_sizes = () if has_weights(self.encoder) else DEFAULT_HIDDEN_SIZES
         widths = (inputs or self.encoder.width, *hidden_sizes)
-        stream = NoisyMLP if noisy else MLP
+        stream = _normalized if layer_norm else NoisyMLP if noisy else MLP
         self.advantage = stream((*widths, num_actions * outputs), activation, generator=generator)
         self.value = stream((*widths, outputs), activation, generator=generator) if dueling else None
 
@@ -63,7 +66,15 @@ class QNetwork(nn.Module):
                 module.resample(generator)
 
 
-def _through(stream: MLP | NoisyMLP, features: Tensor, noisy: bool) -> Tensor:
+def _normalized(sizes: tuple[int, ...], activation: str, *, generator: torch.Generator) -> DropoutMLP:
+    """Return one perceptron with normalised hidden layers; `sizes` are the widths from the input to the output."""
+    inputs, *hidden, outputs = sizes
+    return DropoutMLP(1, inputs, tuple(hidden), activation, orthogonal=False, generator=generator, outputs=outputs)
+
+
+def _through(stream: MLP | NoisyMLP | DropoutMLP, features: Tensor, noisy: bool) -> Tensor:
+    if isinstance(stream, DropoutMLP):
+        return stream.one(0, features)
     return stream.forward(features, noisy) if isinstance(stream, NoisyMLP) else stream.forward(features)
 
 
