@@ -6,6 +6,7 @@
     python benchmarks/learning.py --suite quick                                # the same in minutes, with few steps
     python benchmarks/learning.py --suite acceleration                         # ours, with and without kernels
     python benchmarks/learning.py --suite proof --output-dir DIR               # at lengths that count, many hours
+    python benchmarks/learning.py --suite memory                               # tasks that need one, with baselines
 
 A seed that is stored already is not trained again, and one of ours that was interrupted is resumed exactly, so an
 interrupted suite goes on where it stopped; only the quick one keeps nothing. The score of a seed is the mean over fresh
@@ -25,9 +26,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from learning_suites import ACCELERATION, CELLS, PROOF, QUICK, Cell
+from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, Cell
 from peers.clock import Clock
-from records import D3RLPY, OURS, RESULTS, SB3, machine, versions, why_missing
+from records import D3RLPY, OURS, RESULTS, SB3, SB3_CONTRIB, machine, versions, why_missing
 from rl_training.envs.lookup import find_spec
 from rl_training.envs.workers.processes import fresh_processes
 from rl_training.experiment.checkpoints import CHECKPOINTS, LATEST
@@ -96,6 +97,8 @@ class Job:
     def lacks(self) -> list[str]:
         """Return which packages are missing to train, and how to get them."""
         needs = [SB3] if self.side == SB3 else []
+        if self.side == SB3 and self.config().algo_kwargs.get("recurrent") is not None:
+            needs.append(SB3_CONTRIB)
         if "box2d" in str(find_spec(self.config().task_name).entry_point):
             needs.append("Box2D")
         reasons = [reason for reason in map(why_missing, needs) if reason is not None]
@@ -171,6 +174,7 @@ def store(path: Path, job: Job, row: dict[str, Any]) -> None:
     summary = stored(path)
     others = [run for run in summary["runs"] if run["seed"] != row["seed"]]
     runs = sorted([*others, row], key=lambda run: run["seed"])
+    peers = versions([SB3, SB3_CONTRIB] if side == SB3 else [])
     summary |= {
         ("preset" if side == OURS and not cell.changes else "comparison"): cell.preset,
         "side": side,
@@ -178,7 +182,7 @@ def store(path: Path, job: Job, row: dict[str, Any]) -> None:
         "runs": runs,
         "command": command(cell, side, [run["seed"] for run in runs]),
         "config": job.stored_config(),
-        "versions": {**dependency_versions(), **versions([SB3] if side == SB3 else []), **row.pop("versions", {})},
+        "versions": {**dependency_versions(), **peers, **row.pop("versions", {})},
         "machine": machine(),
     }
     write_json_atomically(path, summary)
@@ -293,7 +297,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         # Not worth keeping: it shows that everything runs.
         with tempfile.TemporaryDirectory() as folder:
             return compare(QUICK, QUICK_EPISODES, Path(folder), options)
-    suite = {"acceleration": ACCELERATION, "proof": PROOF}.get(options.suite, CELLS)
+    suite = {"acceleration": ACCELERATION, "proof": PROOF, "memory": MEMORY}.get(options.suite, CELLS)
     cells = tuple(cell for cell in suite if not options.only or cell.preset in options.only)
     if options.preset:
         steps = options.total_timesteps
@@ -309,11 +313,11 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", action="append", default=[], help="preset to train by this package; repeatable")
-    parser.add_argument("--suite", choices=("full", "quick", "acceleration", "proof"), help="what to compare")
+    parser.add_argument("--suite", choices=("full", "quick", "acceleration", "proof", "memory"), help="what to compare")
     parser.add_argument(
         "--only",
         action="append",
-        choices=sorted({cell.preset for cell in (*CELLS, *PROOF)}),
+        choices=sorted({cell.preset for cell in (*CELLS, *PROOF, *MEMORY)}),
         default=[],
         metavar="PRESET",
         help="one comparison of a suite; repeatable",
@@ -325,7 +329,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output-dir", type=Path, default=Path("runs/learning"), help="where the run directories go")
     options = parser.parse_args(arguments)
     if not options.preset and options.suite is None:
-        parser.error("say what to train: --preset NAME, or --suite full, quick, acceleration or proof")
+        parser.error("say what to train: --preset NAME, or --suite full, quick, acceleration, proof or memory")
     if options.suite is not None and (options.preset or options.total_timesteps is not None):
         parser.error("--suite has presets and budgets of its own: leave out --preset and --total-timesteps")
     if options.suite == "quick" and (options.seeds is not None or options.only):

@@ -115,5 +115,20 @@ PROOF = (
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=5, peers=5),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
 )
+# Tasks that need a memory: recurrent policies, those of the peer's contrib package where it can do the same, and the
+# usual way without a memory, which sees the last four observations.
+_STACKED = ("algo_kwargs.recurrent=null", "algo_kwargs.hidden_sizes=[64,64]", "env_kwargs.frame_stack=4")
+MEMORY = (
+    Cell("ppo-cartpolenovel", suite="memory"),
+    # The peer's sequences are as long as its minibatches.
+    Cell("ppo-pendulumnovel", ("algo_kwargs.recurrent.sequence_length=128",), "long", suite="memory"),
+    Cell("ppo-pendulumnovel", sides=(OURS,), suite="memory"),
+    Cell("ppo-mountaincarcontinuousnovel", sides=(OURS,), suite="memory"),
+    Cell("ppo-tmaze", sides=(OURS,), suite="memory"),
+    *(
+        Cell(preset, _STACKED, "stacked", (OURS,), suite="memory")
+        for preset in ("ppo-cartpolenovel", "ppo-pendulumnovel", "ppo-mountaincarcontinuousnovel", "ppo-tmaze")
+    ),
+)
 SHOWN = (*CELLS, *PROOF)
 """What docs/results.md compares."""

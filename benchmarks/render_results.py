@@ -329,12 +329,15 @@ def main() -> None:
     from pages.render_offline import PAGE as DATASETS
     from pages.render_offline import render_datasets
     from pages.render_performance import PAGE, render_performance
+    from pages.render_workers import PAGE as SCALING
+    from pages.render_workers import render_workers
 
     for name in PAGES:
         write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))
     docs = ALGORITHM_PAGES.parent
     write_page(docs / PAGE, render_performance(RESULTS))
     write_page(docs / DATASETS, render_datasets(RESULTS))
+    write_page(docs / SCALING, render_workers(RESULTS))
     write_comparison(SHOWN, RESULTS, docs)
 
 

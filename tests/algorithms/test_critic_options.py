@@ -61,8 +61,8 @@ def test_the_target_is_the_smallest_value_of_the_critics_that_were_drawn() -> No
     actor: Any = Actor()
     batch = batch_of([1.0, 1.0], [0.5, 1.0], action=[[0.1], [0.2]])
     draws = CriticDraws(torch.tensor([2, 1]))
-    rest: list[Any] = [batch, torch.tensor([0.1]), torch.zeros(2, 1), SACParams(num_critics=3, target_critics=2)]
-    loss, _ = critic_loss(predicted, successor, actor, *rest, draws)
+    params, temperature, noise = SACParams(num_critics=3, target_critics=2), torch.tensor([0.1]), torch.zeros(2, 1)
+    loss, _ = critic_loss(predicted, successor, actor, batch, temperature, noise, params, draws)
     targets = torch.tensor([1 + 0.5 * (4 + 0.1 * 2), 1 + 1.0 * (5 - 0.1 * 1)])
     errors = predicted.values.detach().squeeze(2) - targets
     assert loss.item() == pytest.approx(0.5 * errors.square().mean(dim=1).sum().item())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,12 @@ CONTROLS = {"learning_rate": 1e-2, "epsilon": 0.1}
 SHAPE = (6, 2)
 
 
-def plain_recursion(
-    reward: np.ndarray,
-    best: np.ndarray,
-    final_best: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    last_best: np.ndarray,
-    gamma: float,
-    q_lambda: float,
-) -> np.ndarray:
-    """Return the targets of one environment from their definition, step by step from the end."""
+def plain_recursion(columns: Sequence[np.ndarray], gamma: float, q_lambda: float) -> np.ndarray:
+    """Return the targets of one environment from their definition, step by step from the end.
+
+    `columns` are rewards, best values, those of final observations, terminations, truncations and the last best value.
+    """
+    reward, best, final_best, terminated, truncated, last_best = columns
     targets = np.zeros_like(reward)
     for step in reversed(range(len(reward))):
         if terminated[step]:
@@ -80,7 +76,7 @@ def test_q_lambda_returns_are_those_of_the_plain_recursion(
     found = q_lambda_return(*map(torch.from_numpy, columns), gamma=gamma, q_lambda=q_lambda)
     for env in range(3):
         of_env = [column[..., env] for column in columns]
-        np.testing.assert_allclose(found[:, env], plain_recursion(*of_env, gamma, q_lambda), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(found[:, env], plain_recursion(of_env, gamma, q_lambda), rtol=1e-9, atol=1e-9)
 
 
 class Table:
@@ -139,7 +135,7 @@ def test_targets_of_a_rollout_use_the_best_legal_actions(masked: bool) -> None:
     columns = (rollout.reward, best, rollout.final_value, rollout.terminated, rollout.truncated, last_best)
     target = algorithm.prepare(rollout).target.view(SHAPE)
     for env in range(SHAPE[1]):
-        expected = plain_recursion(*(column[..., env].numpy() for column in columns), 0.99, 0.7)
+        expected = plain_recursion([column[..., env].numpy() for column in columns], 0.99, 0.7)
         np.testing.assert_allclose(target[:, env], expected, rtol=1e-5, atol=1e-6)
 
 

@@ -12,11 +12,12 @@ import pytest
 
 import learning
 from harness import stopped_after
-from learning_suites import ACCELERATION, CELLS, PROOF, QUICK, Cell
+from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, Cell
 from records import SB3
 from rl_training.install_hint import install_hint
 
-EVERY = (*CELLS, *ACCELERATION, *PROOF)
+AS_CONTRIB = ("algo_kwargs.num_steps=32", "algo_kwargs.update_epochs=20")
+EVERY = (*CELLS, *ACCELERATION, *PROOF, *MEMORY)
 
 
 def job(cell: Any, side: str = "ours", seed: int = 1) -> Any:
@@ -37,6 +38,34 @@ def test_ppo_gets_the_numbers_of_the_preset() -> None:
     assert [peer.lr_schedule(share) for share in (1.0, 0.5, 0.0)] == pytest.approx([1e-3, 5e-4, 0.0])
     assert [peer.clip_range(share) for share in (1.0, 0.5, 0.0)] == pytest.approx([0.2, 0.1, 0.0])
     assert peer.policy.optimizer.defaults["eps"] == 1e-5
+
+
+def test_a_memory_gets_the_numbers_of_the_preset() -> None:
+    pytest.importorskip("sb3_contrib")
+    peer = model("ppo-cartpolenovel", *AS_CONTRIB)
+    assert type(peer).__name__ == "RecurrentPPO"
+    assert (peer.n_envs, peer.n_steps, peer.batch_size, peer.n_epochs) == (8, 32, 256, 20)
+    memory, critic_memory = peer.policy.lstm_actor, peer.policy.lstm_critic
+    assert (memory.hidden_size, memory.num_layers) == (critic_memory.hidden_size, critic_memory.num_layers) == (64, 1)
+    assert peer.policy.shared_lstm is False
+    assert model("ppo-cartpolenovel", *AS_CONTRIB, "algo_kwargs.recurrent.separate_critic=false").policy.shared_lstm
+    for unlike in ("type=gru", "sequence_length=16"):
+        with pytest.raises(ValueError, match=f"has no {unlike.partition('=')[0]}"):
+            model("ppo-cartpolenovel", *AS_CONTRIB, f"algo_kwargs.recurrent.{unlike}")
+
+
+def test_what_sac_has_beyond_the_peer_is_refused() -> None:
+    for option in ("critic_layer_norm=true", "critic_dropout=0.1", "policy_value=mean", "target_critics=1"):
+        with pytest.raises(ValueError, match=f"has no {option.partition('=')[0]}"):
+            model("sac-pendulum", f"algo_kwargs.{option}")
+
+
+def test_a_baseline_of_stacked_observations_has_no_memory() -> None:
+    stacked = {cell.preset: job(cell).config() for cell in MEMORY if cell.label == "stacked"}
+    assert stacked.keys() == {cell.preset for cell in MEMORY}
+    for config in stacked.values():
+        assert config.env_kwargs["frame_stack"] == 4
+        assert config.algo_kwargs["recurrent"] is None
 
 
 def test_observations_and_rewards_are_normalised_on_both_sides() -> None:
@@ -211,7 +240,7 @@ def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("", "say what to train: --preset NAME, or --suite full, quick, acceleration or proof"),
+        ("", "say what to train: --preset NAME, or --suite full, quick, acceleration, proof or memory"),
         ("--suite full --preset ppo-cartpole", "leave out --preset and --total-timesteps"),
         ("--suite full --total-timesteps 10", "leave out --preset and --total-timesteps"),
         ("--suite quick --seeds 1", "leave out --only and --seeds"),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from workers.model import Cluster, Task, one_process, throughput
+from workers.worker_model import Cluster, Task, one_process, throughput
 
 # A second to collect 1,000 steps, a second to learn from them; nothing varies and nothing is sent.
 EVEN = Task("even", 1000, 1.0, 1.0, rollout_bytes=0, weight_bytes=0, gradient_steps=1, spread=0.0)
