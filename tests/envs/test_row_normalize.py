@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.envs.normalize import Normalizers, ObservationNormalizer, RewardNormalizer
-from rl_training.envs.row_normalize import RowMoments, RowNormalizers, merge_rows
 from rl_training.envs.step import StepBatch
+from rl_training.envs.workers.row_normalize import RowMoments, RowNormalizers, merge_rows
 
 SPACE = spaces.Box(-10.0, 10.0, (2,))
 STEPS, ENVS = 7, 3

@@ -14,10 +14,10 @@ from gymnasium import Space
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.data.observations import NumpyObservation, map_observation, to_tensor
 from rl_training.data.rollout import Rollout, RolloutStorage
-from rl_training.envs.row_normalize import merge_rows
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepEvents
 from rl_training.envs.vector import slot_states
+from rl_training.envs.workers.row_normalize import merge_rows
 from rl_training.envs.workers.shared_rows import SharedArray
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.config import TrainConfig

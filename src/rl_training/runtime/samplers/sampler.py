@@ -15,10 +15,10 @@ from gymnasium import Space
 from rl_training.data.observations import NumpyObservation, map_observation
 from rl_training.data.rollout import RolloutStorage
 from rl_training.envs.normalize import NormalizedVectorEnv, Normalizers
-from rl_training.envs.row_normalize import RowNormalizers
 from rl_training.envs.slot import EnvFactory, EnvSlot
 from rl_training.envs.step import StepBatch, StepEvents
 from rl_training.envs.vector import GroupStep, SyncVectorEnv, step_slots
+from rl_training.envs.workers.row_normalize import RowNormalizers
 from rl_training.envs.workers.serving import serve_commands
 from rl_training.envs.workers.shared_rows import SharedArray
 from rl_training.experiment.config import TrainConfig, algorithm_params
