@@ -24,12 +24,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-
 from learning_suites import ACCELERATION, CELLS, QUICK, Cell
 from peers.clock import Clock
 from records import D3RLPY, OURS, RESULTS, SB3, machine, versions, why_missing
+from rl_training.envs.lookup import find_spec
 from rl_training.envs.workers.processes import fresh_processes
+from rl_training.errors import MissingExtraError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_files import load_config
 from rl_training.experiment.runs import METRICS, dependency_versions
@@ -47,6 +47,7 @@ from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 
 EVALUATION_EPISODES, QUICK_EPISODES = 100, 10
 PER_RUN = ("seed", "output_dir")
+STORED_SCORES = ("eval_return_mean", "eval_return_std", "eval_episodes", "eval_env_success")
 
 
 def only_errors() -> None:
@@ -94,8 +95,11 @@ class Job:
     def lacks(self) -> list[str]:
         """Return which packages are missing to train, and how to get them."""
         needs = [SB3] if self.side == SB3 else []
-        if "box2d" in str(gym.spec(self.config().task_name).entry_point):
-            needs.append("Box2D")
+        try:
+            if "box2d" in str(find_spec(self.config().task_name).entry_point):
+                needs.append("Box2D")
+        except MissingExtraError as error:
+            return [str(error)]
         reasons = [reason for reason in map(why_missing, needs) if reason is not None]
         if self.side == D3RLPY:
             from peers.d3rlpy_models import why_missing as why_no_d3rlpy
@@ -125,7 +129,7 @@ def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict
         "resume_mode": result.resume_mode,
         "final_evaluation": result.metrics["eval_return_mean"],
         "evaluations": evaluation_curve(result.run_dir),
-        **{key: scores[key] for key in ("eval_return_mean", "eval_return_std", "eval_episodes")},
+        **{key: scores[key] for key in STORED_SCORES if key in scores},
     }
 
 

@@ -287,7 +287,7 @@ class PPO(OnPolicyAlgorithm):
                 log_prob, flat_value = rollout.log_prob.flatten(), rollout.value.flatten()
             value = flat_value.view(rollout.reward.shape)
             advantage = self.advantages(rollout, value, self.values(rollout.last_observation))
-        return PPOBatch(
+        transitions = PPOBatch(
             observation=observation,
             action=action,
             action_mask=mask,
@@ -296,6 +296,9 @@ class PPO(OnPolicyAlgorithm):
             advantage=advantage.flatten(),
             target_value=(advantage + value).flatten(),
         )
+        if rollout.real is None:
+            return transitions
+        return transitions.select(rollout.real.flatten().nonzero().squeeze(1))
 
     def advantages(self, rollout: Rollout, value: Tensor, last_value: Tensor) -> Tensor:
         """Return advantages [num_steps, num_envs], given the values of all observations and of the last ones."""

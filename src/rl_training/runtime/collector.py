@@ -21,7 +21,7 @@ from rl_training.data.rollout import Rollout, RolloutStorage
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
-from rl_training.errors import EnvironmentFailure, NonFiniteError
+from rl_training.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from rl_training.runtime.setup.restored_state import check_stored_actions
 from rl_training.runtime.setup.streams import derive_seeds
 
@@ -53,6 +53,9 @@ class EnvironmentDriver:
     The environments guarantee that observations are finite and fit their space.
     """
 
+    learns_beside_absent = False
+    """Whether steps of agents that are absent from their world can be left out."""
+
     def __init__(self, env: VectorEnv, *, seed: int, device: torch.device) -> None:
         self.env = env
         self.seed = seed
@@ -79,6 +82,11 @@ class EnvironmentDriver:
             place = f"at step {self.taken.value + self.env.num_envs} of the run"
             raise type(error)(f"{place}, {error}{kept}") from error
         self.taken.value += self.env.num_envs
+        if step.real is not None and not self.learns_beside_absent:
+            raise ConfigError(
+                "env_id: some agents of this world leave before the others, and a replay has no place for steps that "
+                "nobody took; choose ppo or a2c"
+            )
         return step
 
     def _env_state(self) -> dict[str, Any]:
@@ -110,6 +118,8 @@ class EnvironmentDriver:
 
 class RolloutCollector(EnvironmentDriver):
     """Steps the environments and fills rollouts; can be saved in the middle of a rollout."""
+
+    learns_beside_absent = True
 
     def __init__(
         self,
@@ -168,6 +178,7 @@ class RolloutCollector(EnvironmentDriver):
             chosen.log_prob,
             chosen.value,
             self.memory,
+            step.real,
         )
         self.memory = chosen.memory
         self.follow(step)
