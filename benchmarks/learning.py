@@ -5,10 +5,12 @@
     python benchmarks/learning.py --suite full --only sac-pendulum             # one comparison of it
     python benchmarks/learning.py --suite quick                                # the same in minutes, with few steps
     python benchmarks/learning.py --suite acceleration                         # ours, with and without kernels
+    python benchmarks/learning.py --suite proof --output-dir DIR               # at lengths that count, many hours
+    python benchmarks/learning.py --suite memory                               # tasks that need one, with baselines
 
-A seed that is stored already is not trained again, so an interrupted suite goes on where it stopped; only the quick
-one keeps nothing. The score of a seed is the mean over fresh evaluation episodes of the final policy, never of the best
-checkpoint; both sides play the episodes of the same seeds.
+A seed that is stored already is not trained again, and one of ours that was interrupted is resumed exactly, so an
+interrupted suite goes on where it stopped; only the quick one keeps nothing. The score of a seed is the mean over fresh
+evaluation episodes of the final policy, never of the best checkpoint; both sides play the episodes of the same seeds.
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from learning_suites import ACCELERATION, CELLS, QUICK, Cell
+from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, Cell
 from peers.clock import Clock
-from records import D3RLPY, OURS, RESULTS, SB3, machine, versions, why_missing
+from records import D3RLPY, OURS, RESULTS, SB3, SB3_CONTRIB, machine, versions, why_missing
 from rl_training.envs.lookup import find_spec
 from rl_training.envs.workers.processes import fresh_processes
 from rl_training.errors import MissingExtraError
+from rl_training.experiment.checkpoints import CHECKPOINTS, LATEST
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_files import load_config
-from rl_training.experiment.runs import METRICS, dependency_versions
+from rl_training.experiment.runs import METRICS, dependency_versions, read_metadata
 from rl_training.experiment.statistics import (
     bootstrap_interval,
     interquartile_mean,
@@ -41,8 +44,9 @@ from rl_training.experiment.statistics import (
 )
 from rl_training.experiment.storage.files import write_json_atomically
 from rl_training.runtime.run_utils import serialize_train_config
+from rl_training.runtime.session import TrainResult
 from rl_training.runtime.setup.streams import derive_seeds
-from rl_training.runtime.workflows import evaluate, train
+from rl_training.runtime.workflows import evaluate, resume, train
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 
 EVALUATION_EPISODES, QUICK_EPISODES = 100, 10
@@ -83,7 +87,7 @@ class Job:
 
     def config(self) -> TrainConfig:
         """Return the configuration, which is the same for both sides."""
-        fixed = {"seed": self.seed, "output_dir": str(self.output_dir)}
+        fixed = {"seed": self.seed, "output_dir": str(self.output_dir / self.cell.name)}
         return load_config(preset=self.cell.preset, overrides=fixed, set_values=self.cell.changes)
 
     def stored_config(self) -> dict[str, Any]:
@@ -95,6 +99,8 @@ class Job:
     def lacks(self) -> list[str]:
         """Return which packages are missing to train, and how to get them."""
         needs = [SB3] if self.side == SB3 else []
+        if self.side == SB3 and self.config().algo_kwargs.get("recurrent") is not None:
+            needs.append(SB3_CONTRIB)
         try:
             if "box2d" in str(find_spec(self.config().task_name).entry_point):
                 needs.append("Box2D")
@@ -116,7 +122,7 @@ def result_path(cell: Cell, side: str, results: Path) -> Path:
 def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict[str, Any]:
     """Train with this package and return what is stored of it."""
     clock = Clock()
-    result = train(config)
+    result = _train_or_resume(config)
     times = clock.read()
     if result.status == "interrupted":
         raise KeyboardInterrupt
@@ -127,10 +133,20 @@ def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict
         "steps": result.metrics["global_step"],
         **times,
         "resume_mode": result.resume_mode,
+        "resumed_at_steps": read_metadata(result.run_dir)["resumed_at_steps"],
         "final_evaluation": result.metrics["eval_return_mean"],
         "evaluations": evaluation_curve(result.run_dir),
         **{key: scores[key] for key in STORED_SCORES if key in scores},
     }
+
+
+def _train_or_resume(config: TrainConfig) -> TrainResult:
+    """Train, or go on with the training of this seed that an earlier process left unfinished."""
+    pattern = f"{config.algo}__*__seed{config.seed}__*"
+    for run_dir in sorted(Path(config.output_dir).glob(pattern), reverse=True):
+        if (run_dir / CHECKPOINTS / LATEST).exists() and read_metadata(run_dir)["status"] != "completed":
+            return resume(run_dir)
+    return train(config)
 
 
 def evaluation_curve(run_dir: Path) -> list[list[float]]:
@@ -163,6 +179,7 @@ def store(path: Path, job: Job, row: dict[str, Any]) -> None:
     summary = stored(path)
     others = [run for run in summary["runs"] if run["seed"] != row["seed"]]
     runs = sorted([*others, row], key=lambda run: run["seed"])
+    peers = versions([SB3, SB3_CONTRIB] if side == SB3 else [])
     summary |= {
         ("preset" if side == OURS and not cell.changes else "comparison"): cell.preset,
         "side": side,
@@ -170,7 +187,7 @@ def store(path: Path, job: Job, row: dict[str, Any]) -> None:
         "runs": runs,
         "command": command(cell, side, [run["seed"] for run in runs]),
         "config": job.stored_config(),
-        "versions": {**dependency_versions(), **versions([SB3] if side == SB3 else []), **row.pop("versions", {})},
+        "versions": {**dependency_versions(), **peers, **row.pop("versions", {})},
         "machine": machine(),
     }
     write_json_atomically(path, summary)
@@ -192,7 +209,9 @@ def plan(cells: Sequence[Cell], episodes: int, output_dir: Path, results: Path) 
     jobs: list[Job] = []
     skipped: list[str] = []
     for cell in cells:
-        of_sides = {side: [Job(cell, side, seed, output_dir, episodes) for seed in cell.seeds] for side in cell.sides}
+        of_sides = {
+            side: [Job(cell, side, seed, output_dir, episodes) for seed in cell.seeds_of(side)] for side in cell.sides
+        }
         for side, planned in of_sides.items():
             path = result_path(cell, side, results)
             known = stored(path)
@@ -283,36 +302,39 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         # Not worth keeping: it shows that everything runs.
         with tempfile.TemporaryDirectory() as folder:
             return compare(QUICK, QUICK_EPISODES, Path(folder), options)
-    suite = ACCELERATION if options.suite == "acceleration" else CELLS
+    suite = {"acceleration": ACCELERATION, "proof": PROOF, "memory": MEMORY}.get(options.suite, CELLS)
     cells = tuple(cell for cell in suite if not options.only or cell.preset in options.only)
     if options.preset:
         steps = options.total_timesteps
         changes, label = ((), "") if steps is None else ((f"total_timesteps={steps}",), str(steps))
         cells = tuple(Cell(preset, changes, label, (OURS,), steps) for preset in options.preset)
+    if options.side:
+        cells = tuple(replace(cell, sides=(options.side,)) for cell in cells if options.side in cell.sides)
     if options.seeds:
-        cells = tuple(replace(cell, seeds=options.seeds) for cell in cells)
+        cells = tuple(replace(cell, seeds=options.seeds, peer_seeds=None) for cell in cells)
     return compare(cells, EVALUATION_EPISODES, results, options)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", action="append", default=[], help="preset to train by this package; repeatable")
-    parser.add_argument("--suite", choices=("full", "quick", "acceleration"), help="what to compare")
+    parser.add_argument("--suite", choices=("full", "quick", "acceleration", "proof", "memory"), help="what to compare")
     parser.add_argument(
         "--only",
         action="append",
-        choices=[cell.preset for cell in CELLS],
+        choices=sorted({cell.preset for cell in (*CELLS, *PROOF, *MEMORY)}),
         default=[],
         metavar="PRESET",
         help="one comparison of a suite; repeatable",
     )
+    parser.add_argument("--side", choices=(OURS, SB3), help="train only this side of a suite")
     parser.add_argument("--seeds", type=_seeds, help="comma-separated seeds; 1 to 5, or the suite's own, by default")
     parser.add_argument("--total-timesteps", type=int, help="another budget than the preset's")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/learning"), help="where the run directories go")
     options = parser.parse_args(arguments)
     if not options.preset and options.suite is None:
-        parser.error("say what to train: --preset NAME, or --suite full, quick or acceleration")
+        parser.error("say what to train: --preset NAME, or --suite full, quick, acceleration, proof or memory")
     if options.suite is not None and (options.preset or options.total_timesteps is not None):
         parser.error("--suite has presets and budgets of its own: leave out --preset and --total-timesteps")
     if options.suite == "quick" and (options.seeds is not None or options.only):

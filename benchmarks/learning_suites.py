@@ -22,6 +22,8 @@ class Cell:
     total_timesteps: int | None = None
     """The budget among the changes where the command line gives it."""
     seeds: tuple[int, ...] = SEEDS
+    peer_seeds: tuple[int, ...] | None = None
+    """Where the peer, which takes longer, is trained on fewer."""
     suite: str = "full"
     """Which suite trains it."""
 
@@ -29,6 +31,10 @@ class Cell:
     def name(self) -> str:
         """The preset, and how it is changed."""
         return f"{self.preset}-{self.label}" if self.label else self.preset
+
+    def seeds_of(self, side: str) -> tuple[int, ...]:
+        """Return the seeds that a side is trained on."""
+        return self.seeds if side == OURS or self.peer_seeds is None else self.peer_seeds
 
 
 # Smaller networks and batches than the presets', so that a short budget learns something in little time.
@@ -87,3 +93,42 @@ ACCELERATION = tuple(
     }.items()
     for acceleration in ("auto", "off")
 )
+
+
+def _proof(
+    preset: str, steps: int, label: str = "", ours: int = 3, peers: int = 0, changes: tuple[str, ...] = ()
+) -> Cell:
+    """Return a comparison at a length that counts: evaluated twenty times, and resumable from as many checkpoints."""
+    interval = steps // 20
+    every = (f"total_timesteps={steps}", f"eval_interval={interval}", f"checkpoint_interval={interval}")
+    sides = (OURS, SB3) if peers else (OURS,)
+    seeds, peer_seeds = (tuple(range(1, count + 1)) for count in (ours, peers))
+    return Cell(preset, (*changes, *every), label, sides, seeds=seeds, peer_seeds=peer_seeds, suite="proof")
+
+
+# In the order of what people look at first: where hours run out, the end is missing.
+PROOF = (
+    _proof("ppo-hopper", 1_000_000, "1m", ours=5, peers=3),
+    _proof("ppo-halfcheetah", 1_000_000, "1m", ours=5, peers=3),
+    _proof("sac-hopper", 200_000, "200k", ours=3, peers=2),
+    _proof("crossq-hopper", 100_000, "100k"),
+    _proof("ppo-lunarlander", 1_000_000, "1m", ours=5, peers=5),
+    _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
+)
+# Tasks that need a memory: recurrent policies, those of the peer's contrib package where it can do the same, and the
+# usual way without a memory, which sees the last four observations.
+_STACKED = ("algo_kwargs.recurrent=null", "algo_kwargs.hidden_sizes=[64,64]", "env_kwargs.frame_stack=4")
+MEMORY = (
+    Cell("ppo-cartpolenovel", suite="memory"),
+    # The peer's sequences are as long as its minibatches.
+    Cell("ppo-pendulumnovel", ("algo_kwargs.recurrent.sequence_length=128",), "long", suite="memory"),
+    Cell("ppo-pendulumnovel", sides=(OURS,), suite="memory"),
+    Cell("ppo-mountaincarcontinuousnovel", sides=(OURS,), suite="memory"),
+    Cell("ppo-tmaze", sides=(OURS,), suite="memory"),
+    *(
+        Cell(preset, _STACKED, "stacked", (OURS,), suite="memory")
+        for preset in ("ppo-cartpolenovel", "ppo-pendulumnovel", "ppo-mountaincarcontinuousnovel", "ppo-tmaze")
+    ),
+)
+SHOWN = (*CELLS, *PROOF)
+"""What docs/results.md compares."""

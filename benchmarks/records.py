@@ -16,14 +16,17 @@ PEERS = ROOT / "build"
 """Where peers are installed whose requirements do not fit ours."""
 OURS, SB3, D3RLPY = "ours", "stable_baselines3", "d3rlpy"
 """What the sides are called in stored results."""
+SB3_CONTRIB = "sb3_contrib"
+"""The package that stable-baselines3's policies with a memory come from."""
 PACKAGES = (
-    *("axiomrl", "torch", "gymnasium", "numpy", "numba", SB3, "sbx-rl", "mctx", "jax", "envpool"),
+    *("axiomrl", "torch", "gymnasium", "numpy", "numba", SB3, SB3_CONTRIB, "sbx-rl", "mctx", "jax", "envpool"),
     *("Box2D", "mujoco", "ale-py", "onnxruntime"),
 )
 _PACKAGES_BESIDE = {"cleanrl": "cleanrl", "LightZero": "lightzero", "d3rlpy": "d3rlpy"}
 """Peers by their folder in `PEERS`."""
 _MISSING = {
     SB3: "stable-baselines3 is not installed: {bench}",
+    SB3_CONTRIB: "sb3-contrib is not installed: {bench}",
     "sbx": "SBX is not installed: {bench}",
     "mctx": "mctx is not installed: {bench}",
     "Box2D": "Box2D is not installed: {box2d}",

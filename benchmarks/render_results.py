@@ -29,7 +29,8 @@ PAGES = {
     "iql": ("iql",),
     "muzero": ("muzero",),
     "ppo": ("ppo", "a2c"),
-    "sac": ("sac", "tqc", "crossq", "discrete_sac"),
+    "pqn": ("pqn",),
+    "sac": ("sac", "tqc", "crossq", "redq", "droq", "discrete_sac"),
     "scalezero": ("scalezero",),
     "td3": ("td3", "ddpg"),
     "td3_bc": ("td3_bc", "rebrac"),
@@ -323,18 +324,21 @@ def _cases_table(cases: Sequence[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     """Write every page."""
-    from learning_suites import CELLS
+    from learning_suites import SHOWN
     from pages.render_comparison import write_comparison
     from pages.render_offline import PAGE as DATASETS
     from pages.render_offline import render_datasets
     from pages.render_performance import PAGE, render_performance
+    from pages.render_workers import PAGE as SCALING
+    from pages.render_workers import render_workers
 
     for name in PAGES:
         write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))
     docs = ALGORITHM_PAGES.parent
     write_page(docs / PAGE, render_performance(RESULTS))
     write_page(docs / DATASETS, render_datasets(RESULTS))
-    write_comparison(CELLS, RESULTS, docs)
+    write_page(docs / SCALING, render_workers(RESULTS))
+    write_comparison(SHOWN, RESULTS, docs)
 
 
 if __name__ == "__main__":

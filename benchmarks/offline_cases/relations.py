@@ -41,6 +41,8 @@ class Relation:
     other: str
     """A file of results without its ending, or the id of a dataset."""
     env_id: str = "Pendulum-v1"
+    at_step: int | None = None
+    """Where the other's score is that of an evaluation during training."""
 
 
 def _of_peers() -> tuple[Relation, ...]:
@@ -61,7 +63,8 @@ RELATIONS = (
     Relation("fails", "cql-pendulum-plain_sac", "pendulum/expert-v0"),
     *_of_peers(),
     Relation("reaches", "sac-pendulum-from_dataset", "sac-pendulum"),
-    Relation("reaches", "sac-hopper-from_dataset", "sac-hopper-100k", "Hopper-v5"),
+    Relation("reaches", "sac-pendulum-from_dataset_layer_norm", "sac-pendulum"),
+    Relation("reaches", "sac-hopper-from_dataset", "sac-hopper-200k", "Hopper-v5", at_step=100_000),
 )
 
 
@@ -72,12 +75,14 @@ def store_relations(relations: Sequence[Relation], results: Path) -> Iterator[st
     datasets = {**known.get("datasets", {}), **_described()}
     found = []
     for relation in relations:
-        one, other = _scores(relation.one, results), _scores(relation.other, results)
+        one, other = _scores(relation.one, results), _scores(relation.other, results, relation.at_step)
         behaviour = datasets.get(relation.other, {}).get("return_mean")
         if len(one) < SEEDS_FOR_INTERVAL or (behaviour is None and len(other) < SEEDS_FOR_INTERVAL):
             continue
         measured = _RULES[relation.kind](one, other or [behaviour], random_score(relation.env_id))
-        found.append({"relation": relation.kind, "one": relation.one, "other": relation.other, **measured})
+        of = {"one": relation.one, "other": relation.other}
+        of |= {} if relation.at_step is None else {"at_step": relation.at_step}
+        found.append({"relation": relation.kind, **of, **measured})
         shown = {key: round(value, 3) if isinstance(value, float) else value for key, value in measured.items()}
         yield f"{relation.one} {relation.kind} {relation.other}: {shown}"
     content = {"benchmark": "offline_relations", "datasets": datasets, "relations": found, **origin()}
@@ -94,8 +99,11 @@ def _described() -> dict[str, Any]:
     }
 
 
-def _scores(name: str, results: Path) -> list[float]:
-    return [run["eval_return_mean"] for run in stored(results / f"{name}.json")["runs"]]
+def _scores(name: str, results: Path, at_step: int | None = None) -> list[float]:
+    runs = stored(results / f"{name}.json")["runs"]
+    if at_step is None:
+        return [run["eval_return_mean"] for run in runs]
+    return [score for run in runs for step, score in run["evaluations"] if step == at_step]
 
 
 def summary(scores: Sequence[float]) -> dict[str, Any]:

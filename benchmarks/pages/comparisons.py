@@ -26,6 +26,8 @@ ALGORITHM_NAMES = {
     "dqn": "DQN",
     "sac": "SAC",
     "td3": "TD3",
+    "crossq": "CrossQ",
+    "tqc": "TQC",
     "muzero": "MuZero",
     "gumbel_muzero": "Gumbel MuZero",
     "efficientzero": "EfficientZero",
@@ -100,6 +102,16 @@ class Comparison:
         return self.entries[0].env_id
 
     @property
+    def place(self) -> str:
+        """Which section and picture shows it: the environment, or its long trainings."""
+        return f"{self.env_id} long" if self.cell.suite == "proof" else self.env_id
+
+    @property
+    def steps(self) -> int:
+        """The budget of each seed."""
+        return int(self.entries[0].summary["config"]["total_timesteps"])
+
+    @property
     def paired(self) -> bool:
         """Whether the peer has such an algorithm."""
         return len(self.entries) > 1
@@ -118,15 +130,16 @@ class Comparison:
 
 
 def read_comparisons(cells: Sequence[Cell], results: Path) -> list[Comparison]:
-    """Return every cell with what is stored of it, which may be nothing."""
-    return [_read(cell, results) for cell in cells]
+    """Return every cell with what is stored of it, which may be nothing; a long training only if it has results."""
+    found = [_read(cell, results) for cell in cells]
+    return [one for one in found if one.cell.suite != "proof" or any(entry.runs for entry in one.entries)]
 
 
 def environments(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
-    """Return the comparisons of each environment, in the order of the suite."""
+    """Return the comparisons of each environment, in the order of the suites."""
     found: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
-        found.setdefault(comparison.env_id, []).append(comparison)
+        found.setdefault(comparison.place, []).append(comparison)
     return found
 
 
@@ -135,7 +148,7 @@ def _read(cell: Cell, results: Path) -> Comparison:
     entries = []
     for side in cell.sides:
         path = result_path(cell, side, results)
-        entry = Entry(config.algo, config.task_name, side, path, stored(path), len(cell.seeds))
+        entry = Entry(config.algo, config.task_name, side, path, stored(path), len(cell.seeds_of(side)))
         seeds = [run["seed"] for run in entry.runs]
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"{path} holds a seed twice: its seeds are {seeds}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from learning import EVALUATION_EPISODES
 from learning_suites import SEEDS, Cell
+from pages.aggregate import AGGREGATE, GAP, IQM, Aggregate, read_aggregate, store_aggregate
 from pages.comparisons import (
     ALGORITHM_NAMES,
     SIDE_NAMES,
@@ -21,7 +22,9 @@ from pages.comparisons import (
     environments,
     read_comparisons,
 )
+from pages.published import published_section
 from pages.result_tables import heading, machine, package_versions, repeat_command, row, score_text, span
+from records import OURS, SB3
 
 PAGE, PLOTS = "results.md", "plots"
 SOURCES = "../benchmarks/results"
@@ -62,6 +65,14 @@ the intervals are wide. SAC on LunarLanderContinuous, just below that line with 
 all of them count."""
 # What the suite compared before: shown, since the budget was changed after it had been seen.
 _SUPERSEDED = tuple(Cell(f"{algo}-lunarlandercontinuous", label="30k") for algo in ("sac", "td3"))
+_OVER_ALL = """\
+## All environments together
+
+Scores on a scale where random actions have 0 and the environment's target 1 (see [Statistics](statistics.md)), over
+{tasks} comparisons and {runs} runs; of several budgets of one algorithm on one environment the longest counts that both
+sides have trained with three seeds or more. The interquartile mean is over all runs; intervals resample the seeds of
+each comparison by themselves. The optimality gap is how far runs fall short of the target on average: less is better.
+A profile is the share of runs above each score."""
 _SECTIONS = """\
 ## Environments
 
@@ -79,13 +90,18 @@ Every file holds each seed's score, steps and times, the complete configuration,
 
 def write_comparison(cells: Sequence[Cell], results: Path, docs: Path) -> None:
     """Write the page and a picture for every environment that has results."""
+    from pages.aggregate_plot import write_aggregate_plot
     from pages.result_plots import write_plot
 
     comparisons = read_comparisons(cells, results)
+    aggregate = read_aggregate(comparisons)
     (docs / PAGE).write_text(render_comparison(comparisons), encoding="utf-8")
     for env_id, found in environments(comparisons).items():
         if _any_runs(found):
             write_plot(env_id, found, docs / plot_path(env_id))
+    if aggregate is not None:
+        store_aggregate(aggregate, results)
+        write_aggregate_plot(aggregate, docs / plot_path(AGGREGATE))
 
 
 def render_comparison(comparisons: Sequence[Comparison]) -> str:
@@ -96,6 +112,8 @@ def render_comparison(comparisons: Sequence[Comparison]) -> str:
         "\n".join(_overview(comparisons)),
         _standing(comparisons),
         *_superseded(results),
+        *_over_all(read_aggregate(comparisons)),
+        *published_section(comparisons),
         _SECTIONS,
     ]
     for env_id, found in environments(comparisons).items():
@@ -107,9 +125,9 @@ def render_comparison(comparisons: Sequence[Comparison]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def plot_path(env_id: str) -> str:
+def plot_path(place: str) -> str:
     """Return where the page finds the picture of an environment."""
-    return f"{PLOTS}/{env_id}.svg"
+    return f"{PLOTS}/{place.replace(' ', '-')}.svg"
 
 
 def _any_runs(comparisons: Sequence[Comparison]) -> bool:
@@ -131,7 +149,7 @@ def _overview(comparisons: Sequence[Comparison]) -> list[str]:
             seeds = [_seed_count(entry) for entry in comparison.entries]
             table.append(
                 row(
-                    comparison.env_id,
+                    comparison.place,
                     ALGORITHM_NAMES[comparison.algo],
                     *(shown if comparison.paired else [*shown, "no counterpart"]),
                     _improvement(comparison),
@@ -139,6 +157,23 @@ def _overview(comparisons: Sequence[Comparison]) -> list[str]:
                 )
             )
     return table
+
+
+def _over_all(aggregate: Aggregate | None) -> list[str]:
+    """Return the section that joins all comparisons on one scale."""
+    if aggregate is None:
+        return []
+    table = heading("side", "IQM of normalised scores [interval]", "optimality gap [interval]")
+    for side in (OURS, SB3):
+        shown = (_with_interval(aggregate.estimate(of, side), "{:.3f}".format) for of in (IQM, GAP))
+        table.append(row(SIDE_NAMES[side], *shown))
+    chance = _with_interval(aggregate.improvement(), "{:.2f}".format)
+    return [
+        _OVER_ALL.format(tasks=len(aggregate.comparisons), runs=aggregate.run_count),
+        "\n".join(table),
+        f"The probability of improvement over all of them is {chance}.",
+        f"![Performance profiles and probabilities of improvement]({plot_path(AGGREGATE)})",
+    ]
 
 
 def _superseded(results: Path) -> list[str]:
@@ -163,7 +198,7 @@ def _standing(comparisons: Sequence[Comparison]) -> str:
     finished = sum(comparison.finished for comparison in paired)
     judged = [(comparison, found) for comparison in paired if (found := comparison.improvement()) is not None]
     below = [
-        f"{ALGORITHM_NAMES[comparison.algo]} on {comparison.env_id}"
+        f"{ALGORITHM_NAMES[comparison.algo]} on {comparison.place}"
         for comparison, found in judged
         if found.value < LEAST_PROBABILITY
     ]

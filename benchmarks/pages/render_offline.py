@@ -48,7 +48,7 @@ def relation_blocks(results: Path, algorithms: Sequence[str]) -> list[list[str]]
                 entry["one_scores"]["seeds"],
                 _estimate(entry["one_scores"]),
                 _WORDS[entry["relation"]],
-                f"`{entry['other']}`",
+                f"`{entry['other']}`" + (f" at step {entry['at_step']:,}" if "at_step" in entry else ""),
                 score_text(entry["behaviour"]) if other is None else _estimate(other),
                 _chance(entry),
                 "yes" if entry["holds"] else "**no**",

@@ -24,9 +24,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Pictures of the same results are the same bytes: no dates, and no random names.
-_SETTINGS: dict[Any, Any] = {"svg.hashsalt": "axiomrl", "text.parse_math": False, "font.size": 9}
+SETTINGS: dict[Any, Any] = {"svg.hashsalt": "axiomrl", "text.parse_math": False, "font.size": 9}
 # By position in the palette. Those that share a style never meet on one environment, which a test holds.
-_STYLES = {"ppo": 0, "dqn": 1, "sac": 2, "td3": 3, "muzero": 2, "gumbel_muzero": 3, "efficientzero": 5}
+_STYLES = {
+    "ppo": 0,
+    "dqn": 1,
+    "sac": 2,
+    "td3": 3,
+    "muzero": 2,
+    "gumbel_muzero": 3,
+    "efficientzero": 5,
+    "crossq": 5,
+    "tqc": 1,
+}
 _PEER_DASHES = (0, (4.0, 2.0))
 _GREY = "#6b7480"
 _FEWEST_LINES = 4
@@ -45,7 +55,7 @@ def fingerprint(comparisons: Sequence[Comparison]) -> str:
 def write_plot(env_id: str, comparisons: Sequence[Comparison], file: Path) -> None:
     """Draw one environment, of which at least one seed is stored, into an SVG file."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_SETTINGS):
+    with mpl.rc_context(SETTINGS):
         figure = draw(env_id, _drawn(comparisons))
         figure.savefig(
             file, metadata={"Date": None, "Creator": None, "Description": f"results {fingerprint(comparisons)}"}
@@ -65,10 +75,15 @@ def draw(env_id: str, entries: Sequence[Entry]) -> Figure:
         columns = names if names <= 4 else math.ceil(names / 2)
         figure.legend(loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
     for axes in (curves, finals):
-        axes.grid(color="#e3e7eb", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        plain_axes(axes)
     return figure
+
+
+def plain_axes(axes: Axes) -> None:
+    """Give axes a light grid, and no frame above and at the right."""
+    axes.grid(color="#e3e7eb", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def style_of(algo: str) -> Style:

@@ -18,6 +18,10 @@ PLAIN_SAC: dict[str, Any] = {
     "target_network": True,
     "policy_delay": 1,
     "num_quantiles": 1,
+    "target_critics": None,
+    "policy_value": "min",
+    "critic_layer_norm": False,
+    "critic_dropout": 0.0,
     "batch_norm": False,
     "max_grad_norm": None,
     "optimizer_eps": 1e-8,  # of the temperature too, whose optimizer takes no setting from peers

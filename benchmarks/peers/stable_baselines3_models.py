@@ -93,9 +93,11 @@ def _play(model: Any, config: TrainConfig, seed: int) -> float:
     normalizer = model.get_vec_normalize_env()
     observation, _ = env.reset(seed=seed)
     total, ended = 0.0, False
+    memory, starts = None, np.ones(1, np.bool_)
     while not ended:
         seen = observation if normalizer is None else normalizer.normalize_obs(observation)
-        action, _ = model.predict(seen, deterministic=True)
+        action, memory = model.predict(seen, state=memory, episode_start=starts, deterministic=True)
+        starts = np.zeros(1, np.bool_)
         observation, reward, terminated, truncated, _ = env.step(action)
         total += float(reward)
         ended = terminated or truncated
@@ -122,15 +124,19 @@ def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
         ent_coef_warmup_steps=0,
     )
     images = env_params(config, "training").atari
+    model, policy, memory = (PPO, "CnnPolicy" if images else "MlpPolicy", {})
+    if params.recurrent is not None:
+        model, policy, memory = _with_memory(params, images)
     network: dict[str, Any] = {
+        **memory,
         "net_arch": list(params.hidden_sizes or ([] if images else _HIDDEN["ppo"])),
         "activation_fn": _ACTIVATIONS[params.activation],
         "ortho_init": params.orthogonal_init,
         "log_std_init": params.log_std_init,
         "optimizer_kwargs": {"eps": params.optimizer_eps},
     }
-    return PPO(
-        "CnnPolicy" if images else "MlpPolicy",
+    return model(
+        policy,
         env,
         learning_rate=scheduled(_NAME, config, params, "learning_rate"),
         clip_range=scheduled(_NAME, config, params, "clip_coef"),
@@ -150,6 +156,25 @@ def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
         seed=config.seed,
         device="cpu",
     )
+
+
+def _with_memory(params: Any, images: bool) -> tuple[Any, str, dict[str, Any]]:
+    """Return the model with a memory, the name of its policy, and the settings of its recurrent layers.
+
+    It cuts a rollout into minibatches of consecutive steps and these at the ends of episodes, so that sequences are as
+    long as a minibatch.
+    """
+    from sb3_contrib import RecurrentPPO
+
+    recurrent = params.recurrent
+    refuse(_NAME, recurrent, type="lstm", sequence_length=min(params.num_steps, params.minibatch_size))
+    layers = {
+        "lstm_hidden_size": recurrent.size,
+        "n_lstm_layers": recurrent.layers,
+        "enable_critic_lstm": recurrent.separate_critic,
+        "shared_lstm": not recurrent.separate_critic,
+    }
+    return RecurrentPPO, "CnnLstmPolicy" if images else "MlpLstmPolicy", layers
 
 
 def replay_settings(peer: str, config: TrainConfig, params: Any) -> dict[str, Any]:

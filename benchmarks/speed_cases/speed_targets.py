@@ -11,6 +11,7 @@ TARGETS: dict[str, dict[str, float]] = {
     "ppo-long": {_SB3: 4.5, _SBX: 2.5},
     "ppo-halfcheetah": {_SB3: 3.0},
     "ppo-pong": {_SB3: 1.5},
+    "recurrent": {_SB3: 3.0},
     "dqn": {_SB3: 5.0},
     "sac": {_SB3: 2.0, BEST_THREADS: 1.15},
     "td3": {_SB3: 2.0},

@@ -146,6 +146,18 @@ CASES = {
         episodes=0,
         needs=("ale_py",),
     ),
+    "recurrent": Case(
+        words="CartPoleNoVel-v1, RL Zoo's settings: 8 envs, 32 steps, 20 epochs, minibatch 256, two LSTMs of 64",
+        preset="ppo-cartpolenovel",
+        settings=(),
+        sides=_OURS_AND_SB3,
+        ratios=_AGAINST_SB3,
+        steps=20_480,
+        quick_steps=4_096,
+        left_out=512,
+        episodes=0,
+        needs=("sb3_contrib",),
+    ),
     "dqn": Case(
         words="CartPole-v1, 64x64 (against CleanRL 120x84), batch 64, one gradient step per environment step",
         preset="dqn-cartpole",

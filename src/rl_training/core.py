@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACParams
     from rl_training.algorithms.dqn import DQN, DQNParams, QRDQNParams
     from rl_training.algorithms.params.ppo_params import A2CParams, PPOParams
+    from rl_training.algorithms.params.sac_params import SACParams
     from rl_training.algorithms.ppo import PPO
-    from rl_training.algorithms.sac import SAC, SACParams
+    from rl_training.algorithms.sac import SAC
     from rl_training.algorithms.td3 import TD3, TD3Params
 
 __all__ = [
@@ -64,7 +65,8 @@ _MODULES = {
     "dqn": ("DQN", "DQNParams", "QRDQNParams"),
     "ppo": ("PPO",),
     "params.ppo_params": ("A2CParams", "PPOParams"),
-    "sac": ("SAC", "SACParams"),
+    "params.sac_params": ("SACParams",),
+    "sac": ("SAC",),
     "td3": ("TD3", "TD3Params"),
 }
 _ALGORITHMS = {name: f"rl_training.algorithms.{module}" for module, names in _MODULES.items() for name in names}

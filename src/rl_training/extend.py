@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from rl_training.algorithms.params.on_policy_params import OnPolicyParams
     from rl_training.algorithms.params.ppo_params import PPOParams
     from rl_training.algorithms.params.replay_params import ReplayParams
+    from rl_training.algorithms.params.sac_params import SACParams
     from rl_training.algorithms.planning.params import PlanningParams
     from rl_training.algorithms.ppo import PPO
-    from rl_training.algorithms.sac import SAC, SACParams
+    from rl_training.algorithms.sac import SAC
     from rl_training.algorithms.td3 import TD3, TD3Params
     from rl_training.data.replay import ReplayBatch
     from rl_training.data.rollout import Rollout
@@ -105,7 +106,8 @@ _MODULES = {
     "algorithms.ppo": ("PPO",),
     "algorithms.params.ppo_params": ("PPOParams",),
     "algorithms.params.replay_params": ("ReplayParams",),
-    "algorithms.sac": ("SAC", "SACParams"),
+    "algorithms.params.sac_params": ("SACParams",),
+    "algorithms.sac": ("SAC",),
     "algorithms.td3": ("TD3", "TD3Params"),
     "data.replay": ("ReplayBatch",),
     "data.rollout": ("Rollout",),

@@ -22,7 +22,8 @@ from replay_parts import (
     parameters_of,
     random_batch,
 )
-from rl_training.algorithms.sac import SAC, CrossQParams, SACParams, joint_values
+from rl_training.algorithms.params.sac_params import CrossQParams, SACParams
+from rl_training.algorithms.sac import SAC, joint_values
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 from rl_training.models.batch_renorm import EPSILON, MAX_OFFSET, MAX_RATIO, RATE, BatchRenorm, RenormalizedMLP

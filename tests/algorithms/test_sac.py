@@ -26,7 +26,8 @@ from replay_parts import (
     random_batch,
 )
 from rl_training.algorithms import sac
-from rl_training.algorithms.sac import SAC, SACParams, TQCParams
+from rl_training.algorithms.params.sac_params import SACParams, TQCParams
+from rl_training.algorithms.sac import SAC
 from rl_training.errors import ConfigError
 from rl_training.kernels.door import attach
 from rl_training.kernels.sac import SACGradients

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from replay_parts import batch_of
-from rl_training.algorithms.sac import SACParams, actor_loss, critic_loss
+from rl_training.algorithms.params.sac_params import SACParams
+from rl_training.algorithms.sac import actor_loss, critic_loss
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 

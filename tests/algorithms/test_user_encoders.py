@@ -21,8 +21,9 @@ from rl_training import load_policy
 from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACParams
 from rl_training.algorithms.dqn import DQN, DQNParams
 from rl_training.algorithms.params.ppo_params import PPOParams
+from rl_training.algorithms.params.sac_params import SACParams
 from rl_training.algorithms.ppo import PPO
-from rl_training.algorithms.sac import SAC, SACParams
+from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3, TD3Params
 from rl_training.errors import AxiomError, ConfigError, UntrustedCodeError
 from rl_training.experiment.config import TrainConfig, validate_config

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 import learning
-from learning_suites import ACCELERATION, CELLS, QUICK, Cell
+from harness import stopped_after
+from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, Cell
 from records import SB3
 from rl_training.install_hint import install_hint
+
+AS_CONTRIB = ("algo_kwargs.num_steps=32", "algo_kwargs.update_epochs=20")
+EVERY = (*CELLS, *ACCELERATION, *PROOF, *MEMORY)
 
 
 def job(cell: Any, side: str = "ours", seed: int = 1) -> Any:
@@ -34,6 +38,34 @@ def test_ppo_gets_the_numbers_of_the_preset() -> None:
     assert [peer.lr_schedule(share) for share in (1.0, 0.5, 0.0)] == pytest.approx([1e-3, 5e-4, 0.0])
     assert [peer.clip_range(share) for share in (1.0, 0.5, 0.0)] == pytest.approx([0.2, 0.1, 0.0])
     assert peer.policy.optimizer.defaults["eps"] == 1e-5
+
+
+def test_a_memory_gets_the_numbers_of_the_preset() -> None:
+    pytest.importorskip("sb3_contrib")
+    peer = model("ppo-cartpolenovel", *AS_CONTRIB)
+    assert type(peer).__name__ == "RecurrentPPO"
+    assert (peer.n_envs, peer.n_steps, peer.batch_size, peer.n_epochs) == (8, 32, 256, 20)
+    memory, critic_memory = peer.policy.lstm_actor, peer.policy.lstm_critic
+    assert (memory.hidden_size, memory.num_layers) == (critic_memory.hidden_size, critic_memory.num_layers) == (64, 1)
+    assert peer.policy.shared_lstm is False
+    assert model("ppo-cartpolenovel", *AS_CONTRIB, "algo_kwargs.recurrent.separate_critic=false").policy.shared_lstm
+    for unlike in ("type=gru", "sequence_length=16"):
+        with pytest.raises(ValueError, match=f"has no {unlike.partition('=')[0]}"):
+            model("ppo-cartpolenovel", *AS_CONTRIB, f"algo_kwargs.recurrent.{unlike}")
+
+
+def test_what_sac_has_beyond_the_peer_is_refused() -> None:
+    for option in ("critic_layer_norm=true", "critic_dropout=0.1", "policy_value=mean", "target_critics=1"):
+        with pytest.raises(ValueError, match=f"has no {option.partition('=')[0]}"):
+            model("sac-pendulum", f"algo_kwargs.{option}")
+
+
+def test_a_baseline_of_stacked_observations_has_no_memory() -> None:
+    stacked = {cell.preset: job(cell).config() for cell in MEMORY if cell.label == "stacked"}
+    assert stacked.keys() == {cell.preset for cell in MEMORY}
+    for config in stacked.values():
+        assert config.env_kwargs["frame_stack"] == 4
+        assert config.algo_kwargs["recurrent"] is None
 
 
 def test_observations_and_rewards_are_normalised_on_both_sides() -> None:
@@ -112,11 +144,11 @@ def test_every_comparison_of_the_suite_can_be_made() -> None:
     pytest.importorskip("Box2D")
     from peers.stable_baselines3_models import make_peer
 
-    for cell in (*CELLS, *QUICK, *ACCELERATION):
+    for cell in (*CELLS, *QUICK, *ACCELERATION, *PROOF):
         config = job(cell).config()
         if SB3 in cell.sides:
             assert make_peer(config).num_timesteps == 0
-    names = [learning.result_path(cell, side, Path()).name for cell in (*CELLS, *ACCELERATION) for side in cell.sides]
+    names = [learning.result_path(cell, side, Path()).name for cell in EVERY for side in cell.sides]
     assert len(set(names)) == len(names)
 
 
@@ -208,7 +240,7 @@ def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("", "say what to train: --preset NAME, or --suite full, quick or acceleration"),
+        ("", "say what to train: --preset NAME, or --suite full, quick, acceleration, proof or memory"),
         ("--suite full --preset ppo-cartpole", "leave out --preset and --total-timesteps"),
         ("--suite full --total-timesteps 10", "leave out --preset and --total-timesteps"),
         ("--suite quick --seeds 1", "leave out --only and --seeds"),
@@ -276,3 +308,25 @@ def test_a_comparison_of_the_suite_is_trained_alone_by_its_own_seeds_or_by_those
     assert trained == [("sac-lunarlandercontinuous", side, 3) for side in ("ours", "stable_baselines3")]
     assert learning.main(arguments, tmp_path) == 0
     assert [seed for _, side, seed in trained[2:] if side == "ours"] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    trained.clear()
+    assert learning.main(["--suite", "full", "--only", "ppo-cartpole", "--side", SB3, "--seeds", "1"], tmp_path) == 0
+    assert trained == [("ppo-cartpole", SB3, 1)]
+
+
+def test_the_peer_may_have_fewer_seeds(tmp_path: Path) -> None:
+    cell = Cell("ppo-cartpole", seeds=(1, 2, 3), peer_seeds=(1,))
+    jobs, _ = learning.plan([cell], 10, tmp_path, tmp_path)
+    assert [(job.side, job.seed) for job in jobs] == [("ours", 1), (SB3, 1), ("ours", 2), ("ours", 3)]
+
+
+def test_an_interrupted_training_is_resumed_and_says_where(tmp_path: Path) -> None:
+    cell = Cell("ppo-cartpole", ("total_timesteps=1024", "eval_interval=1024", "eval_episodes=1"), "short", ("ours",))
+    with stopped_after(20), pytest.raises(KeyboardInterrupt):
+        learning.Job(cell, "ours", 1, tmp_path, 2).run()
+    row = learning.Job(cell, "ours", 1, tmp_path, 2).run()
+    assert len(list((tmp_path / cell.name).iterdir())) == 1
+    (step,) = row["resumed_at_steps"]
+    assert 0 < step < row["steps"] == 1024
+    whole = learning.Job(cell, "ours", 1, tmp_path / "whole", 2).run()
+    assert whole["eval_return_mean"] == row["eval_return_mean"]
+    assert whole["resumed_at_steps"] == []

@@ -201,6 +201,15 @@ def test_a_peer_is_matched_if_ours_scores_higher_nearly_half_of_the_time(nothing
     assert not holds(Relation("matches", "ours", "above"), nothing_recorded)
 
 
+def test_half_of_the_steps_are_compared_with_an_evaluation_on_the_way(nothing_recorded: Path) -> None:
+    store(nothing_recorded, "half", [340.0, 350.0, 360.0])
+    curves = [[[500, score], [1000, 900.0]] for score in (300.0, 350.0, 390.0)]
+    runs = [{"seed": seed, "eval_return_mean": 900.0, "evaluations": curve} for seed, curve in enumerate(curves)]
+    (nothing_recorded / "whole.json").write_text(json.dumps({"runs": runs}))
+    assert holds(Relation("reaches", "half", "whole", at_step=500), nothing_recorded)
+    assert not holds(Relation("reaches", "half", "whole"), nothing_recorded)
+
+
 def test_what_is_not_stored_is_left_out_of_relations_and_pages(nothing_recorded: Path) -> None:
     assert list(store_relations(RELATIONS, nothing_recorded)) == []
     assert relation_blocks(nothing_recorded, ["bc"]) == []

@@ -13,7 +13,8 @@ import pytest
 
 from documents.docs_pages import ROOT, read_page
 from learning import EVALUATION_EPISODES, Job, result_path
-from learning_suites import CELLS, Cell
+from learning_suites import SHOWN, Cell
+from pages.aggregate import AGGREGATE, GAP, IQM, describe, read_aggregate
 from pages.comparisons import Comparison, environments, read_comparisons
 from pages.render_comparison import plot_path, render_comparison, write_comparison
 from records import OURS, RESULTS, SB3
@@ -60,7 +61,7 @@ def page(folder: Path, *cells: Cell) -> list[str]:
 
 
 def committed() -> list[Comparison]:
-    return read_comparisons(CELLS, RESULTS)
+    return read_comparisons(SHOWN, RESULTS)
 
 
 def drawn_environments() -> dict[str, list[Comparison]]:
@@ -154,6 +155,59 @@ def test_a_seed_that_is_stored_twice_is_refused(tmp_path: Path) -> None:
     assert "holds a seed twice: its seeds are [1, 1]" in str(raised.value)
 
 
+# -- all environments together ---------------------------------------------------------------------
+
+
+def test_scores_are_joined_on_the_scale_of_each_environment(tmp_path: Path) -> None:
+    # CartPole's scale is 22.2 to 475, the lander's -181.71 to 200.
+    store(tmp_path, PPO, OURS, [475.0, 475.0, 22.2])
+    store(tmp_path, PPO, SB3, [22.2, 22.2, 22.2])
+    store(tmp_path, LANDER, OURS, [200.0, 200.0, 200.0, 200.0])
+    store(tmp_path, LANDER, SB3, [-181.71, 200.0, 200.0])
+    aggregate = read_aggregate(read_comparisons([PPO, LANDER, MUZERO], tmp_path))
+    assert aggregate is not None
+    assert aggregate.run_count == 13
+    assert aggregate.scores[OURS] == {
+        "PPO, CartPole-v1": pytest.approx([1.0, 1.0, 0.0]),
+        "PPO, LunarLander-v3": pytest.approx([1.0] * 4),
+    }
+    # Of seven runs the worst and the best are left out.
+    assert aggregate.estimate(IQM, OURS).value == pytest.approx(1.0)
+    assert aggregate.estimate(GAP, OURS).value == pytest.approx(1 / 7)
+    assert aggregate.estimate(GAP, SB3).value == pytest.approx(4 / 6)
+    # CartPole: two of three win against all, one ties with all; the lander: wins in a third of pairs, ties in the rest.
+    assert aggregate.improvement().value == pytest.approx(((2 + 0.5) / 3 + (1 + 2 * 0.5) / 3) / 2)
+
+
+def test_of_several_budgets_the_longest_that_both_sides_have_counts(tmp_path: Path) -> None:
+    longer = Cell("ppo-lunarlander", ("total_timesteps=900_000",), "long", suite="proof")
+    longest = Cell("ppo-lunarlander", ("total_timesteps=950_000",), "longest", suite="proof")
+    for cell in (LANDER, longer):
+        for side in (OURS, SB3):
+            store(tmp_path, cell, side, [1.0, 2.0, 3.0])
+    store(tmp_path, longest, OURS, [1.0, 2.0, 3.0])
+    aggregate = read_aggregate(read_comparisons([LANDER, longer, longest], tmp_path))
+    assert aggregate is not None
+    assert [one.cell for one in aggregate.comparisons] == [longer]
+
+
+def test_nothing_to_join_is_left_out(tmp_path: Path) -> None:
+    store(tmp_path, PPO, OURS, [475.0, 475.0])
+    assert read_aggregate(read_comparisons([PPO], tmp_path)) is None
+    assert "## All environments together" not in page(tmp_path, PPO)
+
+
+def test_long_trainings_have_a_section_of_their_own_and_published_figures_beside_them(tmp_path: Path) -> None:
+    long = Cell("ppo-lunarlander", ("total_timesteps=1_000_000",), "1m", suite="proof")
+    assert not read_comparisons([long], tmp_path)
+    store(tmp_path, LANDER, OURS, [1.0])
+    store(tmp_path, long, OURS, [230.0, 250.0])
+    lines = page(tmp_path, LANDER, long)
+    assert "### LunarLander-v3 long" in lines
+    (shown,) = (line for line in lines if "RL Zoo, benchmark.md" in line)
+    assert "| 1,000,000 | 240.0 ± 14.1 (2 seeds) | 242.1 ± 31.8 |" in shown
+
+
 # -- pictures --------------------------------------------------------------------------------------
 
 
@@ -207,7 +261,7 @@ def test_the_legend_says_how_many_seeds_have_curves(tmp_path: Path) -> None:
 def test_algorithms_look_different_on_every_environment(tmp_path: Path) -> None:
     from pages.result_plots import style_of
 
-    for found in environments(read_comparisons(CELLS, tmp_path)).values():
+    for found in environments(read_comparisons(SHOWN, RESULTS)).values():
         styles = [style_of(comparison.algo) for comparison in found]
         assert len(set(styles)) == len(styles)
 
@@ -231,7 +285,8 @@ def test_the_pictures_are_those_of_the_stored_results() -> None:
     from pages.result_plots import fingerprint
 
     drawn = drawn_environments()
-    assert sorted(file.stem for file in (DOCS / "plots").glob("*.svg")) == sorted(drawn)
+    pictures = [Path(plot_path(place)).name for place in (*drawn, AGGREGATE)]
+    assert sorted(file.name for file in (DOCS / "plots").glob("*.svg")) == sorted(pictures)
     for env_id, found in drawn.items():
         # Not the bytes, which may change with matplotlib's version.
         assert f"results {fingerprint(found)}" in read_page(DOCS / plot_path(env_id)), (
@@ -239,10 +294,19 @@ def test_the_pictures_are_those_of_the_stored_results() -> None:
         )
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.preset}{cell.label and '-'}{cell.label}")
+@needs_matplotlib
+def test_all_comparisons_together_are_those_of_the_stored_results() -> None:
+    from pages.aggregate_plot import fingerprint
+
+    aggregate = read_aggregate(committed())
+    assert aggregate is not None
+    assert json.loads((RESULTS / "aggregate.json").read_text()) == describe(aggregate)
+    assert f"results {fingerprint(aggregate)}" in read_page(DOCS / plot_path(AGGREGATE))
+
+
+@pytest.mark.parametrize("cell", SHOWN, ids=lambda cell: f"{cell.preset}{cell.label and '-'}{cell.label}")
 def test_every_shown_file_tells_where_its_numbers_come_from(cell: Cell) -> None:
-    (comparison,) = read_comparisons([cell], RESULTS)
-    for entry in comparison.entries:
+    for entry in [entry for comparison in read_comparisons([cell], RESULTS) for entry in comparison.entries]:
         if not entry.runs:
             continue
         summary, name = entry.summary, entry.path.name

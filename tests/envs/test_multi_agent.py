@@ -315,10 +315,21 @@ def test_a_run_with_agents_that_come_and_go_is_resumed_exactly(tmp_path: Path, r
     assert evaluate(straight, num_episodes=3).metrics["eval_env_return_late"] == 58.0
 
 
+def test_samplers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="samplers"):
+        train(tiny_config(tmp_path, env_id=WORLD, num_envs=6, samplers=1))
+
+
+def test_pqn_learns_beside_absent_agents(tmp_path: Path) -> None:
+    pqn: dict[str, Any] = {"algo": "pqn", "algo_kwargs": {"num_steps": 8, "minibatch_size": 16, "hidden_sizes": [8]}}
+    result = train(tiny_config(tmp_path, env_id=WORLD, num_envs=6, total_timesteps=96, **pqn))
+    assert result.status == "completed"
+
+
 def test_a_replay_refuses_agents_that_leave(tmp_path: Path) -> None:
     dqn: dict[str, Any] = {"algo": "dqn", "algo_kwargs": {"learning_starts": 9}}
     config = tiny_config(tmp_path, env_id=WORLD, num_envs=3, total_timesteps=96, **dqn)
-    with pytest.raises(ConfigError, match="choose ppo or a2c"):
+    with pytest.raises(ConfigError, match="choose ppo, a2c or pqn"):
         train(config)
 
 

@@ -89,6 +89,7 @@ def fake_metadata(config: Mapping[str, Any], *, seed: int, status: str, created:
         "hardware": {"machine": "x86_64", "cpu_count": 2, "memory_bytes": 1, "gpus": []},
         "resume_mode": "exact",
         "parent": None,
+        "resumed_at_steps": [],
         "notices": [],
         "latest_metrics": latest,
         "latest_checkpoint": None,

@@ -63,6 +63,13 @@ TASKS: dict[str, dict[str, Any]] = {
         "env_kwargs": {"atari": True, "frame_stack": 2, "max_episode_steps": 30},
     },
     "a2c": {"algo": "a2c", "algo_kwargs": {"num_steps": 8, "hidden_sizes": [8]}},
+    "pqn": {"algo": "pqn", "algo_kwargs": {"num_steps": 8, "minibatch_size": 8, "hidden_sizes": [8]}},
+    "pqn_masked": {  # truncated episodes are worth the best legal action
+        "algo": "pqn",
+        "env_id": "toy_envs:Toy/MaskedDiscrete-v0",
+        "algo_kwargs": {"num_steps": 12, "minibatch_size": 8, "hidden_sizes": [8], "optimizer": "adam"},
+        "env_kwargs": {"normalize_observation": True, "normalize_reward": True},
+    },
     "lstm": {"algo_kwargs": {"recurrent": {"size": 8, "sequence_length": 6}}},
     "gru": {  # with final observations to be valued, and memories of their time
         "env_id": "Pendulum-v1",
@@ -74,7 +81,7 @@ TASKS: dict[str, dict[str, Any]] = {
     },
     "minigrid": {
         "env_id": "MiniGrid-MemoryS7-v0",
-        "total_timesteps": 128,
+        "total_timesteps": 192,
         "algo_kwargs": {"recurrent": {"size": 8, "sequence_length": 6}},
         "env_kwargs": {"wrappers": ["rl_training.envs.families.minigrid:CellPlanes"], "max_episode_steps": 20},
     },
@@ -82,12 +89,12 @@ TASKS: dict[str, dict[str, Any]] = {
     "agents": {
         "env_id": "pettingzoo:mpe2.simple_spread_v3",
         "num_envs": 6,
-        "total_timesteps": 384,
+        "total_timesteps": 576,
         "env_kwargs": {"normalize_observation": True, "max_episode_steps": 11},
     },
     "dmc": {
         "env_id": "dm_control/reacher-easy-v0",  # it moves a target in the model
-        "total_timesteps": 128,
+        "total_timesteps": 192,
         "env_kwargs": {"flatten_observation": True, "max_episode_steps": 20},
     },
 }

@@ -34,6 +34,8 @@ SMALL_BY_ALGORITHM: dict[str, dict[str, Any]] = {
     "qr_dqn": {"num_quantiles": 5},
     "tqc": {"num_quantiles": 5},
     "crossq": {"critic_hidden_sizes": [8]},
+    "redq": {"gradient_steps": 3, "policy_delay": 3},
+    "droq": {"gradient_steps": 3, "policy_delay": 3, "critic_dropout": 0.2},
 }
 
 

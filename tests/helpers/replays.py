@@ -61,6 +61,18 @@ OFF_POLICY_TASKS: dict[str, dict[str, Any]] = {
         "algo_kwargs": {**_SMALL, "critic_hidden_sizes": [8], "policy_delay": 2, "renorm_warmup": 40},
         "env_kwargs": _SHORT_EPISODES,
     },
+    "redq": {
+        "algo": "redq",
+        "env_id": "Pendulum-v1",
+        "algo_kwargs": {**_SMALL, "gradient_steps": 3, "policy_delay": 2},
+        "env_kwargs": _SHORT_EPISODES,
+    },
+    "droq": {
+        "algo": "droq",
+        "env_id": "Pendulum-v1",
+        "algo_kwargs": {**_SMALL, "gradient_steps": 3, "policy_delay": 2, "critic_dropout": 0.2},
+        "env_kwargs": _SHORT_EPISODES,
+    },
     "td3": {"algo": "td3", "env_id": "Pendulum-v1", "algo_kwargs": dict(_SMALL), "env_kwargs": _SHORT_EPISODES},
     "discrete_sac": {"algo": "discrete_sac", "algo_kwargs": dict(_SMALL)},
     "dqn_masked": {

@@ -14,7 +14,7 @@ from rl_training.experiment.registry import ALGORITHMS
 from scalezero_runs import NEVER, tiny_suite
 
 SHORT: dict[str, Any] = {"total_timesteps": 32, "eval_episodes": 0}
-PENDULUM_ALGORITHMS = ("sac", "tqc", "crossq", "td3", "ddpg")
+PENDULUM_ALGORITHMS = ("sac", "tqc", "crossq", "redq", "droq", "td3", "ddpg")
 
 
 def config_of(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
@@ -23,8 +23,10 @@ def config_of(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
         return offline_runs.offline_config(algo, output_dir, **SHORT, **changes)
     if algo == "scalezero":
         return tiny_suite(output_dir, NEVER, NEVER, algo_kwargs={"parameter_scaling": False}, **SHORT, **changes)
-    if algo in ("ppo", "a2c"):
-        settings = {"num_steps": 16, "hidden_sizes": [8]}
+    if ALGORITHMS[algo].loop == "on_policy":
+        settings: dict[str, Any] = {"num_steps": 16, "hidden_sizes": [8]}
+        if algo == "pqn":
+            settings["minibatch_size"] = 16
         return tiny_config(output_dir, algo=algo, algo_kwargs=settings, **SHORT, **changes)
     if "zero" in algo:
         return planning_runs.tiny_run(output_dir, algo, "CartPole-v1", **SHORT, **changes)

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from replay_parts import CPU, OBSERVATION, TORQUE, assert_equal_states, generator, parameters_of, random_batch
-from rl_training.algorithms.sac import SAC, SACParams
+from rl_training.algorithms.params.sac_params import SACParams
+from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3, DDPGParams, TD3Params
 from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.runs import read_metadata

@@ -24,8 +24,9 @@ from rl_training.algorithms.dqn import DQN, DQNParams
 from rl_training.algorithms.efficientzero import EfficientZero, EfficientZeroParams
 from rl_training.algorithms.gumbel_muzero import GumbelMuZero, GumbelMuZeroParams
 from rl_training.algorithms.params.ppo_params import PPOParams
+from rl_training.algorithms.params.sac_params import SACParams
 from rl_training.algorithms.ppo import PPO
-from rl_training.algorithms.sac import SAC, SACParams
+from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3, TD3Params
 from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.registry import get_algorithm_spec

@@ -53,6 +53,8 @@ ECHO_TASKS: dict[str, tuple[str, str, dict[str, Any], float]] = {
     "masked": ("ppo", "MaskedDiscrete", {}, -3.6),
     "dict": ("ppo", "Dict", {}, -6.0),
     "a2c": ("a2c", "Discrete", {}, -6.0),
+    "pqn": ("pqn", "Discrete", {}, -6.0),
+    "pqn_masked": ("pqn", "MaskedDiscrete", {}, -3.6),
 }
 
 
@@ -72,6 +74,8 @@ def test_the_shown_target_is_learned(tmp_path: Path, task: str) -> None:
     }
     if algo == "ppo":
         raw["algo_kwargs"] |= {"num_steps": 32, "minibatch_size": 64, "update_epochs": 5}
+    elif algo == "pqn":
+        raw["algo_kwargs"] |= {"num_steps": 16, "minibatch_size": 64}
     result = train(validate_config(raw))
     assert result.metrics["eval_return_mean"] > 0.2 * best_blind_return
 
@@ -100,6 +104,13 @@ def test_preset_ppo_cartpole_solves_it_within_100k_steps(tmp_path: Path, seed: i
 def test_preset_ppo_pendulum_swings_up_within_300k_steps(tmp_path: Path, seed: int) -> None:
     assert load_config(preset="ppo-pendulum").total_timesteps <= 300_000
     assert _final_score("ppo-pendulum", tmp_path, seed) >= -250
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SLOW_SEEDS)
+def test_preset_pqn_cartpole_solves_it_within_500k_steps(tmp_path: Path, seed: int) -> None:
+    assert load_config(preset="pqn-cartpole").total_timesteps <= 500_000
+    assert _final_score("pqn-cartpole", tmp_path, seed) >= 475
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ class ScriptedActor:
 
     device = CPU
     memory_size = 0
+    values_of_legal = False
     act_on_host = OnPolicyAlgorithm.act_on_host
 
     def __init__(self, action):

@@ -168,7 +168,14 @@ def test_a_module_environment_runs_in_one_directory_below_the_output(tmp_path):
 def test_the_schema_is_strict():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["additionalProperties"] is False
-    later = {"name", "user_code", "acceleration", "dataset", "trackers"}  # runs of the first releases lack them
+    later = {
+        "name",
+        "user_code",
+        "acceleration",
+        "dataset",
+        "trackers",
+        "resumed_at_steps",
+    }  # runs of the first releases lack them
     assert set(SCHEMA["required"]) == set(SCHEMA["properties"]) - later
 
 
@@ -203,6 +210,8 @@ def test_metadata_of_an_interrupted_and_a_resumed_run(tmp_path):
     completed = valid_metadata(result.run_dir)
     assert completed["status"] == "completed"
     assert completed["created_at_utc"] == interrupted["created_at_utc"]
+    assert interrupted["resumed_at_steps"] == []
+    assert completed["resumed_at_steps"] == [int(interrupted["latest_checkpoint"].rpartition("_")[2])]
 
 
 def test_metadata_of_a_failed_run(tmp_path):

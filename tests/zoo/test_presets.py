@@ -26,7 +26,9 @@ from rl_training.runtime.workflows import train
 from rl_training.zoo.catalogue import list_presets
 
 OFFLINE = [name for name in preset_names() if get_algorithm_spec(name.split("-")[0]).loop == "offline"]
-WITH_REPLAY = [name for name in preset_names() if name.split("-")[0] not in ("ppo", "a2c") and name not in OFFLINE]
+WITH_REPLAY = [
+    name for name in preset_names() if get_algorithm_spec(name.split("-")[0]).loop in ("off_policy", "planning")
+]
 # The others are trained by the tests of learning.
 WITH_AN_EXTRA = [preset.name for preset in list_presets() if preset.extra and preset.name in WITH_REPLAY]
 EXAMPLES = sorted((ROOT / "configs").glob("*.yaml"))

@@ -12,6 +12,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
+from rl_training.data.rollout import Rollout
 from rl_training.errors import ConfigError
 from rl_training.models.encoders import EncoderFactory, make_encoder
 from rl_training.models.layers import global_draws_from
@@ -92,6 +93,15 @@ class Algorithm(ABC):
             elif part is not None:
                 setattr(self, name, state[name])
 
+    def learned_weights(self) -> dict[str, Any]:
+        """Return the learned weights alone, in the form of `state_dict`, without copying them."""
+        parts = {name: getattr(self, name) for name in self.parts}
+        return {
+            name: part.state_dict()
+            for name, part in parts.items()
+            if isinstance(part, nn.Module) or hasattr(part, "load_weights")
+        }
+
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Load the learned weights of a saved state; optimizers and counters stay as they are."""
         for name in self.parts:
@@ -104,6 +114,23 @@ class Algorithm(ABC):
 
 class ActingAlgorithm(Algorithm):
     """An algorithm whose networks choose actions without a search."""
+
+    acting_parts: ClassVar[tuple[str, ...]] = ()
+    """Those of `parts` that acting changes; where samplers act, the run gets them back with what was collected."""
+
+    def acting_state(self) -> dict[str, Any]:
+        """Return the state of `acting_parts`."""
+        state = self.state_dict()
+        return {name: state[name] for name in self.acting_parts if name in state}
+
+    def load_acting_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of `acting_parts`."""
+        for name, value in state.items():
+            part = getattr(self, name)
+            if hasattr(part, "load_state_dict"):
+                part.load_state_dict(value)
+            else:
+                setattr(self, name, value)
 
     @abstractmethod
     def act(
@@ -135,6 +162,11 @@ class ActingAlgorithm(Algorithm):
 class OnPolicyAlgorithm(ActingAlgorithm):
     """Learns from rollouts of the current policy; its parameters have `num_steps` and `gamma`."""
 
+    values_of_legal: ClassVar[bool] = False
+    """Whether `values` also takes `mask` [B, choices], because illegal actions have no part in a value."""
+    learns_beside_absent: ClassVar[bool] = False
+    """Whether `update` leaves out steps that are not `Rollout.real`, of agents that are absent from their world."""
+
     @property
     def memory_size(self) -> int:
         """Numbers that an environment's memory consists of; 0: the policy has none."""
@@ -158,6 +190,14 @@ class OnPolicyAlgorithm(ActingAlgorithm):
 
     def start_rollout(self) -> None:
         """Hook: a new rollout begins."""
+
+    def as_acted(self, rollout: Rollout) -> Rollout:
+        """Return a rollout with what an update needs to know of the present weights, which collected it.
+
+        With `policy_lag` the weights have changed when the rollout is learned from; an algorithm without this method
+        cannot have one.
+        """
+        raise NotImplementedError
 
 
 class OffPolicyAlgorithm(ActingAlgorithm):

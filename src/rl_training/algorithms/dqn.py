@@ -327,12 +327,7 @@ class DQN(OffPolicyAlgorithm):
         return action if generator is None else self._explore(action, mask, EVALUATION_EPSILON, generator)
 
     def _explore(self, action: Tensor, mask: Tensor | None, epsilon: float, generator: torch.Generator) -> Tensor:
-        if epsilon <= 0:
-            return action
-        explore = torch.rand(len(action), generator=generator, device=self.device) < epsilon
-        if not explore.any():  # the action is about to leave the device, so the transfer costs nothing more
-            return action
-        return torch.where(explore, self.random_actions(len(action), mask, generator), action)
+        return self.actions.explore(action, mask, epsilon, generator)
 
     def _best(self, observation: Observation, mask: Tensor | None, *, noisy: bool) -> Tensor:
         return legal_values(self.values(observation, noisy=noisy), mask).argmax(dim=1)
@@ -353,9 +348,7 @@ class DQN(OffPolicyAlgorithm):
     def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
         """Return the log-probabilities [B] of actions as the environment numbers them, 5 % of which are random."""
         best = self._best(observation, mask, noisy=False)
-        taken = torch.as_tensor(self.stored_action(action), device=self.device)
-        legal = torch.full_like(taken, self.actions.count) if mask is None else mask.sum(dim=1)
-        return torch.log(EVALUATION_EPSILON / legal + (1.0 - EVALUATION_EPSILON) * (taken == best))
+        return self.actions.explored_log_prob(best, self.stored_action(action), mask, EVALUATION_EPSILON)
 
     def loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and metrics; these include each transition's `td_error` [B] if transitions have weights."""

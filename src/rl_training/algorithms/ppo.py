@@ -7,7 +7,7 @@ gradient is the plain policy gradient (Huang et al. 2022, arXiv 2205.09123).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from rl_training.data.observations import (
     map_observation,
     to_tensor,
 )
-from rl_training.data.rollout import Rollout
+from rl_training.data.rollout import Rollout, shuffled
 from rl_training.errors import ConfigError
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.encoders import arranged, convolves
@@ -117,6 +117,8 @@ class PPO(OnPolicyAlgorithm):
 
     params: PPOParams
     parts = ("model", "optimizer", "exploration")
+    acting_parts = ("exploration",)
+    learns_beside_absent = True
     remembers = False
     """Whether log-probabilities and values are those of acting, so that an update need not compute them."""
 
@@ -286,7 +288,7 @@ class PPO(OnPolicyAlgorithm):
             else:
                 log_prob, flat_value = rollout.log_prob.flatten(), rollout.value.flatten()
             value = flat_value.view(rollout.reward.shape)
-            advantage = self.advantages(rollout, value, self.values(rollout.last_observation))
+            advantage = self.advantages(rollout, value, self.last_values(rollout))
         transitions = PPOBatch(
             observation=observation,
             action=action,
@@ -296,9 +298,22 @@ class PPO(OnPolicyAlgorithm):
             advantage=advantage.flatten(),
             target_value=(advantage + value).flatten(),
         )
-        if rollout.real is None:
-            return transitions
-        return transitions.select(rollout.real.flatten().nonzero().squeeze(1))
+        return transitions if rollout.real is None else transitions.select(rollout.real_rows())
+
+    @torch.no_grad()
+    def as_acted(self, rollout: Rollout) -> Rollout:
+        """Return the rollout with log-probabilities and values by the present weights, unless acting gave them."""
+        last_value = self.last_values(rollout)
+        if rollout.log_prob is not None and rollout.value is not None:
+            return replace(rollout, last_value=last_value)
+        observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
+        log_prob, value = self._evaluate(observation, rollout.flat_action(), rollout.flat_mask())
+        shape = rollout.reward.shape
+        return replace(rollout, log_prob=log_prob.view(shape), value=value.view(shape), last_value=last_value)
+
+    def last_values(self, rollout: Rollout) -> Tensor:
+        """Return the values [num_envs] of the observations after the last step."""
+        return self.values(rollout.last_observation) if rollout.last_value is None else rollout.last_value
 
     def advantages(self, rollout: Rollout, value: Tensor, last_value: Tensor) -> Tensor:
         """Return advantages [num_steps, num_envs], given the values of all observations and of the last ones."""
@@ -335,11 +350,9 @@ class PPO(OnPolicyAlgorithm):
     def _minibatches(self, batch: PPOBatch, generator: torch.Generator) -> Iterator[PPOBatch]:
         """Yield minibatches in random order, all transitions once per epoch."""
         size, rows = self.params.minibatch_size, batch.log_prob.shape[0]
-        for _ in range(self.params.update_epochs):
-            if size is None or size == rows:
-                yield batch  # a full batch needs no shuffling
-                continue
-            for indices in torch.randperm(rows, generator=generator, device=self.device).split(size):
-                # A single left-over row has no standard deviation; the next epoch puts it elsewhere.
-                if len(indices) > 1 or not self.params.normalize_advantage:
-                    yield batch.select(indices)
+        for indices in shuffled(rows, size, epochs=self.params.update_epochs, generator=generator):
+            if indices is None:
+                yield batch
+            # A single left-over row has no standard deviation; the next epoch puts it elsewhere.
+            elif len(indices) > 1 or not self.params.normalize_advantage:
+                yield batch.select(indices)

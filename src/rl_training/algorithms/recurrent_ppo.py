@@ -126,11 +126,9 @@ class RecurrentPPO(PPO):
         assert rollout.memory is not None
         assert rollout.log_prob is not None
         assert rollout.value is not None
-        assert rollout.last_memory is not None
         assert self.params.recurrent is not None
         with torch.no_grad():
-            last_value = self.model.step(rollout.last_observation, rollout.last_memory).value
-            advantage = self.advantages(rollout, rollout.value, last_value)
+            advantage = self.advantages(rollout, rollout.value, self.last_values(rollout))
         rows, lengths = sequence_rows(rollout.terminated | rollout.truncated, self.params.recurrent.sequence_length)
         flat_memory = rollout.memory.flatten(0, 1)
         if rollout.real is not None:  # a step of an absent agent is a sequence by itself
@@ -149,6 +147,14 @@ class RecurrentPPO(PPO):
             target_value=(advantage + rollout.value).flatten()[rows],
             sequences=Sequences(lengths, flat_memory[rows[first]]),
         )
+
+    def last_values(self, rollout: Rollout) -> Tensor:
+        """Return the values [num_envs] of the observations after the last step, with the memories there."""
+        if rollout.last_value is not None:
+            return rollout.last_value
+        assert rollout.last_memory is not None
+        value: Tensor = self.model.step(rollout.last_observation, rollout.last_memory).value
+        return value
 
     def _minibatches(self, batch: PPOBatch, generator: torch.Generator) -> Iterator[PPOBatch]:
         """Yield minibatches of whole sequences in random order, all of them once per epoch.

@@ -1,145 +1,52 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), with the critics of TQC and CrossQ as options.
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), with the critics of its relatives as options.
 
 Truncated quantile critics (Kuznetsov et al. 2020, arXiv 2005.04269) pool the quantiles of all critics and drop the
 largest before they become a target. CrossQ (Bhatt et al. 2024, arXiv 1902.05605) normalises batches and needs no target
-networks: one forward pass of the critics evaluates a batch and its next states together.
+networks: one forward pass of the critics evaluates a batch and its next states together. REDQ (Chen et al. 2021, arXiv
+2101.05982) takes the smallest value of a few critics out of many; DroQ (Hiraoka et al. 2022, arXiv 2110.02034) drops
+units of two critics instead. Both make many updates per environment step.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Interval
 from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import OffPolicyAlgorithm
 from rl_training.algorithms.distributional import quantile_huber_loss
 from rl_training.algorithms.network_checks import ROWS, check_shape
-from rl_training.algorithms.params.network_sizes import dense_weights
-from rl_training.algorithms.params.replay_params import ReplayParams
+from rl_training.algorithms.params.sac_params import SACParams
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.observations import Observation, map_observation
 from rl_training.data.replay import ReplayBatch
-from rl_training.experiment.configuration.fork_rules import EXPLORATION, FREE, NETWORKS, START, rules
 from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic
 from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
 
 
-@dataclass(frozen=True)
-class SACParams(ReplayParams):
-    """Parameters of soft actor-critic."""
+class CriticDraws(NamedTuple):
+    """What is random about the critics of one update."""
 
-    on_fork: ClassVar[Mapping[str, str]] = {
-        **rules(FREE, "tau", "temperature", "target_entropy", "policy_delay", "dropped_quantiles", "renorm_warmup"),
-        **rules(FREE, "max_grad_norm", "optimizer_eps", "optimizer_beta1"),
-        **rules(START, "temperature_init", "log_std_init"),
-        **rules(EXPLORATION, "sde_sample_freq"),
-        **rules(NETWORKS, "target_network", "num_critics", "num_quantiles", "use_sde", "batch_norm"),
-        **rules(NETWORKS, "hidden_sizes", "critic_hidden_sizes", "activation"),
-        **rules(NETWORKS, "critic_layer_norm"),
-    }
+    target_critics: Tensor | None = None  # [number] the critics whose values make the target; None: all
+    dropout: torch.Generator | None = None  # draws the units that are dropped; None: no unit is
 
-    tau: Annotated[float, Interval(gt=0, le=1)] = 0.005
-    """Fraction by which the target critics move towards the critics at each update."""
-    temperature: Annotated[float, Gt(0)] | Literal["auto"] = "auto"
-    """Weight of the entropy: a fixed value, or learned to keep the target entropy."""
-    temperature_init: Annotated[float, Gt(0)] = 1.0
-    """Initial value of a learned temperature."""
-    target_entropy: float | Literal["auto"] = "auto"
-    """Target entropy of a learned temperature; auto: minus the number of action dimensions."""
-    target_network: bool = True
-    """Bootstrap from target critics; if false, from the critics themselves."""
-    policy_delay: Annotated[int, Ge(1)] = 1
-    """Updates of the critics per update of actor and temperature."""
-    num_critics: Annotated[int, Ge(1)] = 2
-    """Number of critics; the smallest of their values is used."""
-    num_quantiles: Annotated[int, Ge(1)] = 1
-    """Quantiles per critic; more than one makes truncated quantile critics (TQC)."""
-    dropped_quantiles: Annotated[int, Ge(0)] = 0
-    """Number of largest quantiles, per critic, that are dropped from the target."""
-    use_sde: bool = False
-    """Explore with generalised state-dependent noise (Raffin et al. 2020)."""
-    sde_sample_freq: Annotated[int, Ge(-1)] = 8
-    """Steps between fresh exploration matrices; -1 draws them after each round of gradient steps."""
-    log_std_init: float = -3.0
-    """gSDE: initial log standard deviation."""
-    hidden_sizes: tuple[Annotated[int, Ge(1)], ...] = (256, 256)
-    """Widths of the hidden layers of actor and critics."""
-    critic_hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = None
-    """Widths of the critics' hidden layers; null: the same as hidden_sizes."""
-    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = "relu"
-    """Activation function of the hidden layers."""
-    critic_layer_norm: bool = False
-    """Normalise the critics' hidden layers (LayerNorm), which limits values of actions that no data supports."""
-    batch_norm: bool = False
-    """Use batch renormalisation in actor and critics (CrossQ); needs target_network false."""
-    renorm_warmup: Annotated[int, Ge(0)] = 100_000
-    """With batch_norm: updates with plain batch normalisation before the running statistics are used."""
-    max_grad_norm: Annotated[float, Gt(0)] | None = None
-    """Gradients are clipped to this norm; null switches clipping off."""
-    optimizer_eps: Annotated[float, Gt(0)] = 1e-8
-    """Adam's epsilon."""
-    optimizer_beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
-    """Adam's beta1 for actor and critics: the decay rate of the mean gradient."""
+    def of_critics(self) -> dict[str, Any]:
+        """Return arguments for a pass of all critics; a user's critics need not know them."""
+        return {} if self.dropout is None else {"dropout": self.dropout}
 
-    def network_weights(self, inputs: int, outputs: int) -> int:
-        """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
-        critic_hidden = self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
-        critics = self.num_critics * dense_weights(inputs + outputs, *critic_hidden, self.num_quantiles)
-        return dense_weights(inputs, *self.hidden_sizes, outputs) + critics
-
-    def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
-        """Return an error message for each inconsistent combination of values."""
-        found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
-        if self.sde_sample_freq == 0:
-            found.append("algo_kwargs.sde_sample_freq: 0 steps are not possible; use -1 for once per round of updates")
-        if self.dropped_quantiles >= self.num_quantiles:
-            found.append("algo_kwargs.dropped_quantiles: must be less than num_quantiles; lower it")
-        if self.batch_norm and self.target_network:
-            found.append(
-                "algo_kwargs.batch_norm: needs the next states in the same batch, which target networks do not allow; "
-                "set target_network to false"
-            )
-        if self.batch_norm and self.critic_layer_norm:
-            found.append("algo_kwargs.critic_layer_norm: the critics are normalised by batch_norm; choose one of them")
-        if self.batch_norm and self.batch_size < 2:
-            found.append("algo_kwargs.batch_size: batch_norm needs at least 2 transitions; raise it")
-        return found
+    def of_target(self) -> dict[str, Any]:
+        """Return arguments for a pass of the target critics."""
+        chosen = {} if self.target_critics is None else {"networks": self.target_critics}
+        return {**chosen, **self.of_critics()}
 
 
-@dataclass(frozen=True)
-class TQCParams(SACParams):
-    """Parameters of truncated quantile critics."""
-
-    num_quantiles: Annotated[int, Ge(1)] = 25
-    """Quantiles per critic; more than one makes truncated quantile critics (TQC)."""
-    dropped_quantiles: Annotated[int, Ge(0)] = 2
-    """Number of largest quantiles, per critic, that are dropped from the target."""
-
-
-@dataclass(frozen=True)
-class CrossQParams(SACParams):
-    """Parameters of CrossQ."""
-
-    learning_rate: Annotated[float, Gt(0)] = 1e-3
-    """Step size of the optimizers."""
-    target_network: bool = False
-    """Bootstrap from target critics; if false, from the critics themselves."""
-    policy_delay: Annotated[int, Ge(1)] = 3
-    """Updates of the critics per update of actor and temperature."""
-    critic_hidden_sizes: tuple[Annotated[int, Ge(1)], ...] | None = (1024, 1024)
-    """Widths of the critics' hidden layers; null: the same as hidden_sizes."""
-    batch_norm: bool = True
-    """Use batch renormalisation in actor and critics (CrossQ); needs target_network false."""
-    optimizer_beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.5
-    """Adam's beta1 for actor and critics: the decay rate of the mean gradient."""
+NOTHING_DRAWN = CriticDraws()
 
 
 def critic_loss(
@@ -150,15 +57,18 @@ def critic_loss(
     temperature: Tensor,
     noise: Tensor,
     params: SACParams,
+    draws: CriticDraws = NOTHING_DRAWN,
 ) -> tuple[Tensor, Tensor]:
     """Return the critics' loss and the mean predicted value; `noise` [B, size] samples the next states' actions."""
     with torch.no_grad():
         action, log_prob = actor.sample(batch.next_observation, noise)
-        successor = None if target_critic is None else target_critic(batch.next_observation, action)
+        successor = None
+        if target_critic is not None:
+            successor = target_critic(batch.next_observation, action, **draws.of_target())
     if successor is None:
-        predicted, successor = joint_values(critic, batch, action)
+        predicted, successor = joint_values(critic, batch, action, draws)
     else:
-        predicted = critic(batch.observation, batch.action)
+        predicted = critic(batch.observation, batch.action, **draws.of_critics())
     target = soft_target(successor, log_prob, batch, temperature, params)
     if params.num_quantiles == 1:
         loss = 0.5 * (predicted - target).square().mean(dim=(1, 2)).sum()
@@ -168,40 +78,53 @@ def critic_loss(
     return loss, predicted.detach().mean()
 
 
-def joint_values(critic: StackedCritic, batch: ReplayBatch, next_action: Tensor) -> tuple[Tensor, Tensor]:
+def joint_values(
+    critic: StackedCritic, batch: ReplayBatch, next_action: Tensor, draws: CriticDraws = NOTHING_DRAWN
+) -> tuple[Tensor, Tensor]:
     """Return the values [critics, B, quantiles] of transitions and, without gradient, of their next states.
 
     Both come from one forward pass in training mode, so that batch statistics are computed over both halves together.
     """
     observation = map_observation(lambda *halves: torch.cat(halves), batch.observation, batch.next_observation)
     critic.train()
-    values = critic(observation, torch.cat((batch.action, next_action)))
+    values = critic(observation, torch.cat((batch.action, next_action)), **draws.of_critics())
     critic.eval()
     predicted, successor = values.chunk(2, dim=1)
-    return predicted, successor.detach()
+    chosen = successor if draws.target_critics is None else successor[draws.target_critics]
+    return predicted, chosen.detach()
 
 
 @torch.no_grad()
 def soft_target(
     successor: Tensor, log_prob: Tensor, batch: ReplayBatch, temperature: Tensor, params: SACParams
 ) -> Tensor:
-    """Return the critics' targets [B, targets], given the values [critics, B, quantiles] of the next states."""
+    """Return the critics' targets [B, targets], given the values [critics, B, quantiles] of the next states.
+
+    The critics are all of them, or those that were drawn for the target.
+    """
     if params.num_quantiles == 1:
         value = successor.amin(dim=0)  # [B, 1]
     else:
         pooled = successor.transpose(0, 1).flatten(1).sort(dim=1).values  # [B, critics * quantiles]
-        value = pooled[:, : pooled.shape[1] - params.dropped_quantiles * params.num_critics]
+        value = pooled[:, : pooled.shape[1] - params.dropped_quantiles * len(successor)]
     soft = value - temperature * log_prob.unsqueeze(1)
     return batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * soft
 
 
 def actor_loss(
-    critic: StackedCritic, actor: SquashedActor, observation: Observation, temperature: Tensor, noise: Tensor
+    critic: StackedCritic,
+    actor: SquashedActor,
+    observation: Observation,
+    temperature: Tensor,
+    noise: Tensor,
+    policy_value: str = "min",
+    draws: CriticDraws = NOTHING_DRAWN,
 ) -> tuple[Tensor, Tensor]:
     """Return the actor's loss and the log-probabilities [B] of the actions that it samples."""
     action, log_prob = actor.sample(observation, noise)
-    values = critic(observation, action).mean(dim=2)  # [critics, B]
-    value = values.amin(dim=0) if critic.outputs == 1 else values.mean(dim=0)
+    values = critic(observation, action, **draws.of_critics()).mean(dim=2)  # [critics, B]
+    smallest = policy_value == "min" and critic.outputs == 1
+    value = values.amin(dim=0) if smallest else values.mean(dim=0)
     return (temperature * log_prob - value).mean(), log_prob
 
 
@@ -219,6 +142,8 @@ class SAC(OffPolicyAlgorithm):
         "exploration",
         "updates",
     )
+    draws = NOTHING_DRAWN
+    """What is random about the critics of the current update."""
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
         """Make actor, critics and temperature, and their optimizers."""
@@ -267,6 +192,7 @@ class SAC(OffPolicyAlgorithm):
             activation=params.activation,
             renorm_warmup=params.renorm_warmup if params.batch_norm else None,
             layer_norm=params.critic_layer_norm,
+            dropout=params.critic_dropout,
             generator=generator,
         )
 
@@ -329,14 +255,15 @@ class SAC(OffPolicyAlgorithm):
         """Return the critics' loss and metrics; `noise` [2, B, size] samples the actions of next states and states."""
         temperature = self.temperature.value
         loss, value = critic_loss(
-            self.critic, self.target_critic, self.actor, batch, temperature, noise[0], self.params
+            self.critic, self.target_critic, self.actor, batch, temperature, noise[0], self.params, self.draws
         )
         return loss, {"loss_critic": loss.detach(), "q_mean": value, "temperature": temperature.squeeze()}
 
     def actor_loss(self, batch: ReplayBatch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the actor's loss and metrics; the metric `entropy` also updates the temperature."""
         self.actor.train(self.params.batch_norm)
-        loss, log_prob = actor_loss(self.critic, self.actor, batch.observation, self.temperature.value, noise[1])
+        temperature, way = self.temperature.value, self.params.policy_value
+        loss, log_prob = actor_loss(self.critic, self.actor, batch.observation, temperature, noise[1], way, self.draws)
         self.actor.eval()
         return loss, {"loss_actor": loss.detach(), "entropy": -log_prob.detach().mean()}
 
@@ -365,10 +292,19 @@ class SAC(OffPolicyAlgorithm):
         """Draw noise, take the gradient steps of one update and return metrics."""
         noise = torch.empty((2, *batch.action.shape), device=self.device).normal_(generator=generator)
         self.updates += 1
+        self.draws = self.draw(generator)
         metrics = self.improve(batch, noise, controls["learning_rate"])
         if self.params.sde_sample_freq == -1:
             self.exploration.forget()
         return metrics
+
+    def draw(self, generator: torch.Generator) -> CriticDraws:
+        """Return what is random about the critics of the next update, drawn from the generator."""
+        params, chosen = self.params, None
+        if params.target_critics is not None:
+            order = torch.randperm(params.num_critics, generator=generator, device=self.device)
+            chosen = order[: params.target_critics]
+        return CriticDraws(chosen, generator if params.critic_dropout else None)
 
     def improve(self, batch: ReplayBatch, noise: Tensor, learning_rate: float) -> dict[str, Tensor]:
         """Make one gradient step of the critics and, if due, of actor and temperature; then move the target critics."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,19 @@ class Rollout:
     value: Tensor | None = None  # [num_steps, num_envs] of the observations, likewise
     memory: Tensor | None = None  # [num_steps, num_envs, memory size] before each step, where the policy has one
     last_memory: Tensor | None = None  # [num_envs, memory size] after the last step
+    last_value: Tensor | None = None  # [num_envs] of the last observations, if the weights have changed since acting
+    last_mask: Tensor | None = None  # [num_envs, choices] legal actions after the last step
     real: Tensor | None = None  # [num_steps, num_envs] steps to learn from, where some rows belong to absent agents
 
     @property
     def transitions(self) -> int:
         """Number of transitions."""
         return self.reward.numel()
+
+    def real_rows(self) -> Tensor:
+        """Return the places of the steps to learn from in the flattened rollout."""
+        assert self.real is not None
+        return self.real.flatten().nonzero().squeeze(1)
 
     def flat_observation(self) -> Observation:
         """Return observations [num_steps * num_envs, ...]."""
@@ -51,6 +58,15 @@ class Rollout:
     def flat_mask(self) -> Tensor | None:
         """Return action masks [num_steps * num_envs, choices]."""
         return None if self.mask is None else self.mask.flatten(0, 1)
+
+
+def shuffled(rows: int, size: int | None, *, epochs: int, generator: torch.Generator) -> Iterator[Tensor | None]:
+    """Yield the rows of minibatches in random order, all rows once per epoch; None stands for all of them in order."""
+    for _ in range(epochs):
+        if size is None or size == rows:
+            yield None  # a full batch needs no shuffling
+        else:
+            yield from torch.randperm(rows, generator=generator, device=generator.device).split(size)
 
 
 class RolloutStorage:
@@ -73,6 +89,17 @@ class RolloutStorage:
         self.value: np.ndarray | None = None
         self.memory: np.ndarray | None = None  # likewise
         self.real: np.ndarray | None = None  # allocated with the first absent agent
+
+    @classmethod
+    def over(cls, columns: Mapping[str, Any]) -> RolloutStorage:
+        """Return storage whose arrays are `columns` by name, none of them allocated; `observation` may be a dict."""
+        storage = cls.__new__(cls)
+        storage.mask = storage.log_prob = storage.value = storage.memory = storage.real = None
+        storage.num_steps, storage.num_envs = columns["reward"].shape
+        storage.position = 0
+        for name, column in columns.items():
+            setattr(storage, name, column)
+        return storage
 
     @property
     def full(self) -> bool:
@@ -152,7 +179,11 @@ class RolloutStorage:
         return self.mask
 
     def on_device(
-        self, last_observation: NumpyObservation, device: torch.device, last_memory: np.ndarray | None = None
+        self,
+        last_observation: NumpyObservation,
+        device: torch.device,
+        last_memory: np.ndarray | None = None,
+        last_mask: np.ndarray | None = None,
     ) -> Rollout:
         """Return the rollout on the device; on the CPU it may share this memory until the next rollout."""
         remembered: tuple[str, ...] = _REMEMBERED if self.log_prob is not None else ()
@@ -164,6 +195,7 @@ class RolloutStorage:
             mask=None if self.mask is None else torch.as_tensor(self.mask, device=device),
             last_observation=to_tensor(last_observation, device),
             last_memory=None if last_memory is None else torch.as_tensor(last_memory, device=device),
+            last_mask=None if last_mask is None else torch.as_tensor(last_mask, device=device),
             real=None if self.real is None else torch.as_tensor(self.real, device=device),
             **columns,
         )

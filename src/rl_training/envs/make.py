@@ -54,6 +54,13 @@ def make_vector_env(
     return SyncVectorEnv([EnvSlot(factory, index) for index in range(num_envs)])
 
 
+def make_factory(env_id: str, env_kwargs: Mapping[str, Any], *, mode: Mode) -> EnvFactory:
+    """Return what makes single environments, also in another process."""
+    if is_world(env_id):
+        raise ConfigError(f"samplers: {env_id} has several agents, which samplers do not step; leave samplers out")
+    return _factory(env_id, env_params(env_kwargs, mode))
+
+
 def make_slots(
     env_id: str, env_kwargs: Mapping[str, Any], *, mode: Mode, count: int, render_mode: str | None = None
 ) -> list[EnvSlot]:

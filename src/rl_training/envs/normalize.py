@@ -52,6 +52,21 @@ class RunningMoments:
         np.add(mean, delta, mean)
         self.count = total
 
+    def merge(self, mean: np.ndarray, var: np.ndarray, count: int) -> None:
+        """Add what groups of `count` rows each have in common, given their means and variances [groups, *shape]."""
+        if count == 0:
+            return
+        joined = np.add.reduce(mean) / len(mean)
+        spread = np.add.reduce(var + np.square(mean - joined)) / len(mean)
+        rows = count * len(mean)
+        total = self.count + rows
+        delta = joined - self.mean
+        self.var = np.asarray(
+            (self.var * self.count + spread * rows + np.square(delta) * (self.count * rows / total)) / total
+        )
+        self.mean = np.asarray(self.mean + delta * (rows / total))
+        self.count = total
+
     def state_dict(self) -> dict[str, Any]:
         return {"mean": np.array(self.mean), "var": np.array(self.var), "count": self.count}
 
@@ -84,6 +99,13 @@ class ScalarMoments:
         self.var = (self.var * self.count + squares) / total
         self.mean += delta * (rows / total)
         self.count = total
+
+    def merge(self, mean: np.ndarray, var: np.ndarray, count: int) -> None:
+        """Add what groups of `count` numbers each have in common, given their means and variances [groups]."""
+        moments = RunningMoments(())
+        moments.load_state_dict(self.state_dict())
+        moments.merge(mean, var, count)
+        self.mean, self.var, self.count = float(moments.mean), float(moments.var), moments.count
 
     def state_dict(self) -> dict[str, Any]:
         return {"mean": np.array(self.mean), "var": np.array(self.var), "count": self.count}
@@ -128,6 +150,11 @@ class ObservationNormalizer:
         self.normalized_space: gym.Space[Any] = (
             gym.spaces.Dict(list(scaled.items())) if isinstance(space, gym.spaces.Dict) else scaled[_WHOLE]
         )
+
+    @property
+    def moments(self) -> dict[str, RunningMoments]:
+        """The statistics of every part that is normalised."""
+        return self._moments
 
     def update(self, obs: Obs) -> None:
         """Add a batch of observations to the statistics."""
@@ -186,6 +213,11 @@ class RewardNormalizer:
         self._moments.update(self._returns if real is None else self._returns[real])
         if ended is not None:
             self._returns[ended] = 0.0
+
+    def merge(self, mean: np.ndarray, var: np.ndarray, count: int, *, returns: np.ndarray) -> None:
+        """Add `count` steps of every environment, given the statistics of each, and set the `returns` in progress."""
+        self._moments.merge(mean, var, count)
+        self._returns[:] = returns
 
     def __call__(self, reward: np.ndarray) -> np.ndarray:
         """Return rewards [...] of single steps, scaled by the current statistics, as float32."""
@@ -328,16 +360,21 @@ def with_normalization(env: VectorEnv, params: EnvParams, *, gamma: float, raw: 
 
     With `raw` the statistics are updated but the data stays raw (`normalizers_of` returns the normalisers).
     """
-    if not (params.normalize_observation or params.normalize_reward):
-        return env
+    normalizers = make_normalizers(env.observation_space, env.num_envs, params, gamma=gamma)
+    return (MeasuredVectorEnv if raw else NormalizedVectorEnv)(env, normalizers) if normalizers else env
+
+
+def make_normalizers(space: gym.Space[Any], num_envs: int, params: EnvParams, *, gamma: float) -> Normalizers:
+    """Return the normalisers that `params` selects, of environments with this observation space."""
     observation = reward = None
     if params.normalize_observation:
-        observation = ObservationNormalizer(env.observation_space, params.clip_observation)
+        observation = ObservationNormalizer(space, params.clip_observation)
     if params.normalize_reward:
-        reward = RewardNormalizer(env.num_envs, gamma, params.clip_reward)
-    return (MeasuredVectorEnv if raw else NormalizedVectorEnv)(env, Normalizers(observation, reward))
+        reward = RewardNormalizer(num_envs, gamma, params.clip_reward)
+    return Normalizers(observation, reward)
 
 
-def normalizers_of(env: VectorEnv | None) -> Normalizers:
-    """Return the normalisers of an environment."""
-    return env.normalizers if isinstance(env, MeasuredVectorEnv) else Normalizers()
+def normalizers_of(env: Any) -> Normalizers:
+    """Return the normalisers of environments."""
+    found = getattr(env, "normalizers", None)
+    return found if isinstance(found, Normalizers) else Normalizers()

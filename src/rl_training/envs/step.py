@@ -47,6 +47,13 @@ class StepBatch(NamedTuple):
     """[num_envs] bool: the rows that act next, in the same sense."""
 
 
+class StepEvents(NamedTuple):
+    """What a step of the environments reported beside its transitions."""
+
+    episodes: Sequence[Episode]
+    metrics: Sequence[dict[str, float]]
+
+
 def empty_obs(space: gym.Space[Any], rows: int) -> Obs:
     """Return an uninitialised batch of `rows` observations of `space`."""
     if isinstance(space, gym.spaces.Dict):

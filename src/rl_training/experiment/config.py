@@ -30,6 +30,7 @@ from rl_training.experiment.configuration.fork_rules import (
     rules,
 )
 from rl_training.experiment.configuration.names_elsewhere import unknown_parameter, unknown_top_level_key
+from rl_training.experiment.configuration.sampler_checks import check_samplers
 from rl_training.experiment.configuration.validation import (
     Problem,
     Source,
@@ -64,7 +65,7 @@ class TrainConfig:
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(FREE, "total_timesteps", "output_dir", "eval_episodes", "eval_interval", "log_interval"),
         **rules(FREE, "checkpoint_interval", "keep_checkpoints", "deterministic", "torch_threads"),
-        **rules(FREE, "acceleration", "callbacks"),
+        **rules(FREE, "acceleration", "callbacks", "samplers", "sampler_backend", "policy_lag"),
         **rules(FREE, "name", "tags", "early_stopping", "tracking", "video"),
         **rules(ALGORITHM, "algo"),
         **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
@@ -103,6 +104,17 @@ class TrainConfig:
     """How environments are vectorised: `vector`: the environment's own vectorised form; `local_sync`: one process;
     `local_async`: worker processes; `ale_vector`: Atari in threads of ale-py; `envpool`: threads of EnvPool; `auto`:
     chosen and reported."""
+
+    samplers: Annotated[int, Ge(1)] | None = None
+    """Processes that hold a copy of the policy and collect rollouts, each in its share of the environments, with the
+    same results however many they are; null: the run itself collects. For on-policy algorithms."""
+
+    sampler_backend: Literal["process"] = "process"
+    """Where samplers run: `process`: on this machine, with shared memory and one thread each."""
+
+    policy_lag: Literal[0, 1] = 0
+    """1: samplers collect a rollout with the weights from before the last update, while the run learns from the one
+    before; 0: they wait for the update."""
 
     eval_episodes: Annotated[int, Ge(0)] = 10
     """Complete episodes per evaluation; 0: no evaluation."""
@@ -203,7 +215,7 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
     values, problems = check_record(
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )
-    for check in (_check_algorithm, _check_environment, check_blocks, check_callbacks, _check_dataset):
+    for check in (_check_algorithm, _check_environment, check_blocks, check_callbacks, check_samplers, _check_dataset):
         problems += check(values)
     if not problems:
         problems += _check_tasks(values)

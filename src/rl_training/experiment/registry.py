@@ -61,10 +61,13 @@ _Q_LEARNING = {
     "qr_dqn": ("QRDQNParams", "DQN with quantiles of the return."),
     "rainbow": ("RainbowParams", "DQN with all six extensions together."),
 }
+_PARALLEL = {"pqn": ("PQNParams", "Q-learning on many environments, without a replay and target network.")}
 _SOFT = {
     "sac": ("SACParams", "Soft actor-critic: maximum entropy with a learned temperature."),
     "tqc": ("TQCParams", "Soft actor-critic with truncated quantile critics."),
     "crossq": ("CrossQParams", "Soft actor-critic with batch normalisation and without target networks."),
+    "redq": ("REDQParams", "Soft actor-critic with ten critics, two of them in each target, and 20 updates per step."),
+    "droq": ("DroQParams", "Soft actor-critic with dropout and LayerNorm in the critics, and 20 updates per step."),
 }
 _SOFT_DISCRETE = {"discrete_sac": ("DiscreteSACParams", "Soft actor-critic for discrete actions.")}
 _DETERMINISTIC = {
@@ -94,7 +97,8 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     for spec in (
         *_family("on_policy", "ppo:PPO", _ANY_ACTIONS, _POLICY_GRADIENT, params_module="params.ppo_params"),
         *_family("off_policy", "dqn:DQN", ("Discrete",), _Q_LEARNING),
-        *_family("off_policy", "sac:SAC", ("Box",), _SOFT),
+        *_family("on_policy", "pqn:PQN", ("Discrete",), _PARALLEL),
+        *_family("off_policy", "sac:SAC", ("Box",), _SOFT, params_module="params.sac_params"),
         *_family("off_policy", "discrete_sac:DiscreteSAC", ("Discrete",), _SOFT_DISCRETE),
         *_family("off_policy", "td3:TD3", ("Box",), _DETERMINISTIC),
         *_family("planning", "muzero:MuZero", ("Discrete",), _PLANNING, params_module="planning.muzero_params"),

@@ -128,6 +128,7 @@ def new_metadata(
         "acceleration": {"kernel": None, "reason": None},
         "dataset": None,
         "resume_mode": resume_mode,
+        "resumed_at_steps": [],
         "parent": None if parent is None else dict(parent),
         "notices": [],
         "trackers": {},

@@ -27,6 +27,8 @@ def attach(algorithm: SAC, kernel: str, updates: float | None) -> str | None:
     requires.own_functions(sac, "critic_loss", "actor_loss", "soft_target")
     requires.that(algorithm.params.num_quantiles == 1, "quantile critics have no written-out gradient")
     requires.that(algorithm.target_critic is not None, "critics without targets have no written-out gradient")
+    requires.that(algorithm.params.target_critics is None, "a target of drawn critics has no written-out gradient")
+    requires.that(algorithm.params.policy_value == "min", "an actor of mean values has no written-out gradient")
     gradients = SACGradients(algorithm)
     try:
         attach_compiled(algorithm, kernel, updates)

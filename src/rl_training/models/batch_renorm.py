@@ -71,8 +71,9 @@ class RenormalizedMLP(StackedMLP):
         super().__init__(count, inputs, hidden_sizes, *arguments, **settings)
         self.norms = nn.ModuleList(BatchRenorm(count, width, warmup=warmup) for width in (inputs, *hidden_sizes))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features [B, inputs], shared by all networks, to [count, B, outputs]."""
+    def forward(self, features: Tensor, networks: Tensor | None = None) -> Tensor:
+        """Map features [B, inputs], shared by all networks, to [count, B, outputs]; there is no choice of networks."""
+        assert networks is None
         norms = iter(self.norms)
         hidden = features.expand(self.count, *features.shape)
         for layer, (weight, bias) in enumerate(parameter_pairs(self)):

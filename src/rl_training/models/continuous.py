@@ -18,7 +18,7 @@ from rl_training.models.distributions import LOG_SQRT_2PI
 from rl_training.models.encoders import Encoder
 from rl_training.models.exploration import marginal_log_std, matrix_noise
 from rl_training.models.heads import LOG_STD_RANGE
-from rl_training.models.layer_norm import LayerNormMLP
+from rl_training.models.layer_norm import DropoutMLP, LayerNormMLP
 from rl_training.models.layers import StackedMLP, linear
 
 SDE_MEAN_LIMIT = 2.0  # tanh saturates beyond it, and the noise could not bring the mean back
@@ -162,8 +162,12 @@ def _networks(
     generator: torch.Generator,
     outputs: int | None = None,
     layer_norm: bool = False,
+    dropout: float = 0.0,
 ) -> StackedMLP:
     shape = (count, inputs, hidden_sizes, activation)
+    if dropout:
+        options: dict[str, Any] = {"dropout": dropout, "layer_norm": layer_norm, "outputs": outputs}
+        return DropoutMLP(*shape, orthogonal=False, generator=generator, **options)
     if layer_norm:
         return LayerNormMLP(*shape, orthogonal=False, generator=generator, outputs=outputs)
     if renorm_warmup is None:
@@ -207,8 +211,12 @@ class StackedCritic(nn.Module):
         generator: torch.Generator,
         renorm_warmup: int | None = None,
         layer_norm: bool = False,
+        dropout: float = 0.0,
     ) -> None:
-        """`renorm_warmup` adds batch renormalisation with so many training passes of warmup, `layer_norm` LayerNorm."""
+        """`renorm_warmup` adds batch renormalisation with so many training passes of warmup, `layer_norm` LayerNorm.
+
+        `dropout` is the probability of dropping a unit in passes that are given a generator.
+        """
         super().__init__()
         self.outputs = outputs
         self.encoder = encoder
@@ -222,11 +230,19 @@ class StackedCritic(nn.Module):
             generator=generator,
             outputs=outputs,
             layer_norm=layer_norm,
+            dropout=dropout,
         )
 
-    def forward(self, observation: Observation, action: Tensor) -> Tensor:
-        """Return values [count, B, outputs]."""
-        values: Tensor = self.networks(self._features(observation, action))
+    def forward(
+        self,
+        observation: Observation,
+        action: Tensor,
+        networks: Tensor | None = None,
+        dropout: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return values [count, B, outputs], or those of the critics in `networks`; `dropout` draws dropped units."""
+        drawn = () if dropout is None else (dropout,)
+        values: Tensor = self.networks(self._features(observation, action), networks, *drawn)
         return values
 
     def first(self, observation: Observation, action: Tensor) -> Tensor:

@@ -23,6 +23,21 @@ class DiscreteActions:
         score = torch.rand((count, self.count), generator=generator, device=generator.device)
         return (score if mask is None else score.masked_fill(~mask, -1.0)).argmax(dim=1)
 
+    def explore(self, action: Tensor, mask: Tensor | None, epsilon: float, generator: torch.Generator) -> Tensor:
+        """Return actions [B], each replaced by a random legal one with probability epsilon."""
+        if epsilon <= 0:
+            return action
+        explore = torch.rand(len(action), generator=generator, device=action.device) < epsilon
+        if not explore.any():  # the action is about to leave the device, so the transfer costs nothing more
+            return action
+        return torch.where(explore, self.random(len(action), mask, generator), action)
+
+    def explored_log_prob(self, best: Tensor, taken: np.ndarray, mask: Tensor | None, epsilon: float) -> Tensor:
+        """Return the log-probabilities [B] with which `explore` makes `best` [B] the actions `taken` [B]."""
+        action = torch.as_tensor(taken, device=best.device)
+        legal = torch.full_like(action, self.count) if mask is None else mask.sum(dim=1)
+        return torch.log(epsilon / legal + (1.0 - epsilon) * (action == best))
+
     def to_env(self, action: Tensor) -> np.ndarray:
         """Return the actions [B] as the environment numbers them, from the space's `start`."""
         host: np.ndarray = action.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Perceptrons with layer normalisation, several of one shape evaluated together."""
+"""Perceptrons with layer normalisation and dropout, several of one shape evaluated together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.layers import StackedMLP, parameter_pairs
+from rl_training.models.layers import StackedMLP, of_networks, parameter_pairs
 
 
 class LayerNormMLP(StackedMLP):
@@ -34,11 +34,11 @@ class LayerNormMLP(StackedMLP):
             [value for width in hidden_sizes for value in (torch.ones(count, 1, width), torch.zeros(count, 1, width))]
         )  # [count, 1, width] scale and shift of each hidden layer
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features [B, inputs], shared by all networks, to [count, B, outputs]."""
-        hidden = features.expand(self.count, *features.shape)
-        norms = self._norms()
-        for layer, (weight, bias) in enumerate(parameter_pairs(self)):
+    def forward(self, features: Tensor, networks: Tensor | None = None) -> Tensor:
+        """Map features [B, inputs], shared by all networks, to [count, B, outputs], or by those in `networks`."""
+        hidden = features.expand(self.count if networks is None else len(networks), *features.shape)
+        norms = self._norms(networks)
+        for layer, (weight, bias) in enumerate(of_networks(parameter_pairs(self), networks)):
             hidden = torch.baddbmm(bias, hidden, weight)
             if layer < self.activated:
                 hidden = _normalized(self.activation(hidden), *next(norms))
@@ -55,9 +55,69 @@ class LayerNormMLP(StackedMLP):
                 hidden = _normalized(self.activation(hidden), scale[network], shift[network])
         return hidden
 
-    def _norms(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _norms(self, networks: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         values = iter(self.norms)
-        return zip(values, values, strict=True)
+        return of_networks(zip(values, values, strict=True), networks)
+
+
+class DropoutMLP(LayerNormMLP):
+    """A `StackedMLP` whose hidden layers pass dropout, layer normalisation and then their activation.
+
+    This is the order of DroQ (Hiraoka et al. 2022, arXiv 2110.02034), and without dropout that of PQN (Gallici et al.
+    2025, arXiv 2407.04811). Units are dropped only where a generator is given to draw them from.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        inputs: int,
+        hidden_sizes: tuple[int, ...],
+        activation: str,
+        *,
+        dropout: float = 0.0,
+        layer_norm: bool = True,
+        orthogonal: bool,
+        generator: torch.Generator,
+        outputs: int | None = None,
+    ) -> None:
+        """`dropout` is the probability with which a unit is dropped."""
+        super().__init__(
+            count, inputs, hidden_sizes, activation, orthogonal=orthogonal, generator=generator, outputs=outputs
+        )
+        self.dropout = dropout
+        if not layer_norm:
+            self.norms = nn.ParameterList()
+
+    def forward(
+        self, features: Tensor, networks: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Map features [B, inputs], shared by all networks, to [count, B, outputs], or by those in `networks`."""
+        hidden = features.expand(self.count if networks is None else len(networks), *features.shape)
+        norms = self._norms(networks)
+        for layer, (weight, bias) in enumerate(of_networks(parameter_pairs(self), networks)):
+            hidden = torch.baddbmm(bias, hidden, weight)
+            if layer < self.activated:
+                hidden = self._activated(hidden, next(norms, None), generator)
+        return hidden
+
+    def one(self, network: int, features: Tensor) -> Tensor:
+        """Map features [B, inputs] through a single network to [B, outputs]; nothing is dropped."""
+        hidden = features
+        norms = self._norms()
+        for layer, (weight, bias) in enumerate(parameter_pairs(self)):
+            hidden = torch.addmm(bias[network], hidden, weight[network])
+            if layer < self.activated:
+                norm = next(norms, None)
+                hidden = self._activated(hidden, None if norm is None else (norm[0][network], norm[1][network]), None)
+        return hidden
+
+    def _activated(
+        self, hidden: Tensor, norm: tuple[Tensor, Tensor] | None, generator: torch.Generator | None
+    ) -> Tensor:
+        if generator is not None and self.dropout:
+            kept = torch.empty_like(hidden).bernoulli_(1.0 - self.dropout, generator=generator)
+            hidden = hidden * kept.div_(1.0 - self.dropout)
+        return self.activation(hidden if norm is None else _normalized(hidden, *norm))
 
 
 def _normalized(hidden: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

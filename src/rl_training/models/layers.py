@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import torch
@@ -52,6 +52,12 @@ def parameter_pairs(module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
     """Return weight and bias of each layer whose parameters a module registered itself."""
     parameters = iter(module._parameters.values())
     return zip(parameters, parameters, strict=True)  # type: ignore[arg-type]
+
+
+def of_networks(pairs: Iterable[tuple[Tensor, Tensor]], networks: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return pairs of stacked parameters [count, ...], or those of the chosen networks alone."""
+    for pair in pairs:
+        yield pair if networks is None else (pair[0][networks], pair[1][networks])
 
 
 def linear(
@@ -149,10 +155,10 @@ class StackedMLP(nn.Module):
             self.register_parameter(f"bias_{layer}", nn.Parameter(bias.unsqueeze(1)))
             inputs = width
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features [B, inputs], shared by all networks, to [count, B, outputs]."""
-        hidden = features.expand(self.count, *features.shape)
-        for layer, (weight, bias) in enumerate(parameter_pairs(self)):
+    def forward(self, features: Tensor, networks: Tensor | None = None) -> Tensor:
+        """Map features [B, inputs], shared by all networks, to [count, B, outputs], or by those in `networks`."""
+        hidden = features.expand(self.count if networks is None else len(networks), *features.shape)
+        for layer, (weight, bias) in enumerate(of_networks(parameter_pairs(self), networks)):
             hidden = torch.baddbmm(bias, hidden, weight)
             if layer < self.activated:
                 hidden = self.activation(hidden)

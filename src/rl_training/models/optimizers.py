@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.optim.radam import radam
 from torch.optim.rmsprop import rmsprop
 
 ADAM_BETA1, ADAM_BETA2 = 0.9, 0.999
@@ -42,7 +43,7 @@ class FlatOptimizer:
         """Make the parameters, which must be of one dtype and on their final device, views of one buffer."""
         self.rule = rule
         self.eps = eps
-        self.beta1 = beta1  # Adam only
+        self.beta1 = beta1  # Adam and RAdam only
         owners = list(parameters)
         self.values = flatten_parameters(owners)
         self.gradient = torch.zeros_like(self.values)
@@ -51,7 +52,8 @@ class FlatOptimizer:
             owner.grad = part.view_as(owner)
         ends = list(itertools.accumulate(sizes))
         self._places = {owner: slice(end - size, end) for owner, size, end in zip(owners, sizes, ends, strict=True)}
-        moments = {"adam": ("exp_avg", "exp_avg_sq"), "rmsprop": ("square_avg",)}[rule]
+        averages = ("exp_avg", "exp_avg_sq")
+        moments = {"adam": averages, "radam": averages, "rmsprop": ("square_avg",)}[rule]
         self.state = {name: torch.zeros_like(self.values) for name in moments}
         # The fused kernel keeps its step count on the device of the parameters, the plain one on the host.
         count_device = self.values.device if rule == "adam" else torch.device("cpu")
@@ -115,6 +117,21 @@ class FlatOptimizer:
                 eps=self.eps,
                 amsgrad=False,
                 maximize=False,
+            )
+        elif self.rule == "radam":
+            step[0].fill_(self._steps)
+            radam(
+                values,
+                gradient,
+                [self.state["exp_avg"]],
+                [self.state["exp_avg_sq"]],
+                step,
+                foreach=False,
+                lr=learning_rate,
+                beta1=self.beta1,
+                beta2=ADAM_BETA2,
+                weight_decay=0.0,
+                eps=self.eps,
             )
         else:
             step[0].fill_(self._steps)

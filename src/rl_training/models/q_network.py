@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from rl_training.data.observations import Observation
 from rl_training.models.encoders import Encoder, has_weights
+from rl_training.models.layer_norm import DropoutMLP
 from rl_training.models.layers import MLP, StackedMLP
 from rl_training.models.noisy import NoisyLinear, NoisyMLP
 
@@ -27,8 +28,12 @@ class QNetwork(nn.Module):
         dueling: bool,
         noisy: bool,
         generator: torch.Generator,
+        layer_norm: bool = False,
     ) -> None:
-        """`outputs` per action: 1 for a value, the number of atoms or quantiles for a distribution."""
+        """`outputs` per action: 1 for a value, the number of atoms or quantiles for a distribution.
+
+        `layer_norm` normalises the hidden layers, which then have no noise.
+        """
         super().__init__()
         self.num_actions = num_actions
         self.outputs = outputs
@@ -36,7 +41,7 @@ class QNetwork(nn.Module):
         if hidden_sizes is None:
             hidden_sizes = () if has_weights(self.encoder) else DEFAULT_HIDDEN_SIZES
         widths = (self.encoder.width, *hidden_sizes)
-        stream = NoisyMLP if noisy else MLP
+        stream = _normalized if layer_norm else NoisyMLP if noisy else MLP
         self.advantage = stream((*widths, num_actions * outputs), activation, generator=generator)
         self.value = stream((*widths, outputs), activation, generator=generator) if dueling else None
 
@@ -56,7 +61,15 @@ class QNetwork(nn.Module):
                 module.resample(generator)
 
 
-def _through(stream: MLP | NoisyMLP, features: Tensor, noisy: bool) -> Tensor:
+def _normalized(sizes: tuple[int, ...], activation: str, *, generator: torch.Generator) -> DropoutMLP:
+    """Return one perceptron with normalised hidden layers; `sizes` are the widths from the input to the output."""
+    inputs, *hidden, outputs = sizes
+    return DropoutMLP(1, inputs, tuple(hidden), activation, orthogonal=False, generator=generator, outputs=outputs)
+
+
+def _through(stream: MLP | NoisyMLP | DropoutMLP, features: Tensor, noisy: bool) -> Tensor:
+    if isinstance(stream, DropoutMLP):
+        return stream.one(0, features)
     return stream.forward(features, noisy) if isinstance(stream, NoisyMLP) else stream.forward(features)
 
 

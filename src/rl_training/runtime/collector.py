@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
+from gymnasium import Space
 from torch import Tensor
 
 from rl_training.algorithms.base import OffPolicyAlgorithm, OnPolicyAlgorithm
@@ -53,16 +54,24 @@ class EnvironmentDriver:
     The environments guarantee that observations are finite and fit their space.
     """
 
-    learns_beside_absent = False
-    """Whether steps of agents that are absent from their world can be left out."""
+    @property
+    def learns_beside_absent(self) -> bool:
+        """Whether steps of agents that are absent from their world are left out of learning."""
+        return False
 
     def __init__(self, env: VectorEnv, *, seed: int, device: torch.device) -> None:
         self.env = env
         self.seed = seed
         self.device = device
         self.taken = StepCount()
-        self._observation, self._mask = env.reset(derive_seeds(seed, "environment", count=env.num_envs))
+        self.steps_at_once = env.num_envs  # what one step of the environments adds to those of the run
+        self._start()
         self._environment_lost = False
+
+    def _start(self) -> None:
+        """Start the episodes of a new run."""
+        seeds = derive_seeds(self.seed, "environment", count=self.env.num_envs)
+        self._observation, self._mask = self.env.reset(seeds)
 
     def _shown(self) -> tuple[Observation, Tensor | None]:
         """Return the current observations and action masks on the device."""
@@ -79,13 +88,13 @@ class EnvironmentDriver:
         except (EnvironmentFailure, NonFiniteError) as error:
             self._environment_lost = True
             kept = "; the last good checkpoint is kept" if isinstance(error, NonFiniteError) else ""
-            place = f"at step {self.taken.value + self.env.num_envs} of the run"
+            place = f"at step {self.taken.value + self.steps_at_once} of the run"
             raise type(error)(f"{place}, {error}{kept}") from error
-        self.taken.value += self.env.num_envs
+        self.taken.value += self.steps_at_once
         if step.real is not None and not self.learns_beside_absent:
             raise ConfigError(
-                "env_id: some agents of this world leave before the others, and a replay has no place for steps that "
-                "nobody took; choose ppo or a2c"
+                "env_id: some agents of this world come later or leave earlier than others, and this algorithm would "
+                "learn from steps that nobody took; choose ppo, a2c or pqn"
             )
         return step
 
@@ -101,25 +110,17 @@ class EnvironmentDriver:
         """Restore the environments and return True, or restart them with seeds derived from `step` and return False."""
         self.taken.value = step
         if state["env"] is not None:
-            self._observation, self._mask = state["observation"], self._checked_mask(state["mask"])
+            mask = checked_mask(state["mask"], self.env.num_envs, self.env.action_space)
+            self._observation, self._mask = state["observation"], mask
             self.env.load_state_dict(state["env"])
             return True
         seeds = derive_seeds(self.seed, "environment", "resumed", step, count=self.env.num_envs)
         self._observation, self._mask = self.env.reset(seeds)
         return False
 
-    def _checked_mask(self, mask: Any) -> np.ndarray | None:
-        """Return restored action masks; raise an error if they do not fit the environments."""
-        shape = (self.env.num_envs, mask_width(self.env.action_space))
-        if mask is not None and not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == shape):
-            raise ValueError(f"the action mask is no array of truth values of the shape {shape}")
-        return mask
-
 
 class RolloutCollector(EnvironmentDriver):
     """Steps the environments and fills rollouts; can be saved in the middle of a rollout."""
-
-    learns_beside_absent = True
 
     def __init__(
         self,
@@ -138,6 +139,11 @@ class RolloutCollector(EnvironmentDriver):
         self.storage: RolloutStorage | None = None
         size = actor.memory_size
         self.memory = np.zeros((env.num_envs, size), np.float32) if size else None
+
+    @property
+    def learns_beside_absent(self) -> bool:
+        """Whether the algorithm leaves such steps out."""
+        return self.actor.learns_beside_absent
 
     @property
     def steps_in_progress(self) -> int:
@@ -160,7 +166,7 @@ class RolloutCollector(EnvironmentDriver):
             if interrupted():
                 return None
             self.take_steps(controls, on_step)
-        return self.storage.on_device(self._observation, self.device, self.memory)
+        return self.storage.on_device(self._observation, self.device, self.memory, self._mask)
 
     def take_steps(self, controls: Mapping[str, float], on_step: Callable[[StepBatch], None]) -> None:
         """Take a step of every environment; a kernel may take all steps that the rollout lacks."""
@@ -190,11 +196,16 @@ class RolloutCollector(EnvironmentDriver):
         if step.final_obs is not step.obs:  # an episode ended
             rows = np.flatnonzero(step.truncated & ~step.terminated)
             if len(rows):
-                final = map_observation(lambda array: array[rows], step.final_obs)
-                self.storage.final_value[self.storage.position - 1, rows] = self._values(final, rows)
+                mask = None if step.final_mask is None else step.final_mask[rows]
+                self._value_finals(map_observation(lambda array: array[rows], step.final_obs), mask, rows)
             if self.memory is not None:
                 self.memory = np.where((step.terminated | step.truncated)[:, None], np.float32(0.0), self.memory)
         self._observation, self._mask = step.obs, step.action_mask
+
+    def _value_finals(self, final: NumpyObservation, mask: np.ndarray | None, rows: np.ndarray) -> None:
+        """Store the values of the true final observations of `rows`, whose episodes were truncated at the last step."""
+        assert self.storage is not None
+        self.storage.final_value[self.storage.position - 1, rows] = self._values(final, mask, rows)
 
     def allocated(self, action: np.ndarray) -> RolloutStorage:
         """Return the rollout's storage, made when it is first needed; `action` is an example of one step."""
@@ -202,10 +213,14 @@ class RolloutCollector(EnvironmentDriver):
             self.storage = RolloutStorage(self.num_steps, self.env.num_envs, self.env.observation_space, action)
         return self.storage
 
-    def _values(self, observation: NumpyObservation, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def _values(
+        self, observation: NumpyObservation, mask: np.ndarray | None, rows: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
         """Return the values of observations of some environments, with what the policy remembers there."""
-        remembered: Any = {} if self.memory is None else {"memory": self.memory[rows]}
-        return self.actor.values(to_tensor(observation, self.device), **remembered).cpu().numpy()
+        also: Any = {} if self.memory is None else {"memory": self.memory[rows]}
+        if self.actor.values_of_legal and mask is not None:
+            also["mask"] = torch.as_tensor(mask, device=self.device)
+        return self.actor.values(to_tensor(observation, self.device), **also).cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state of collection; `env` is None if the environments cannot be saved."""
@@ -217,27 +232,36 @@ class RolloutCollector(EnvironmentDriver):
         """Restore a saved state; environments that could not be saved restart with seeds derived from `step`."""
         rollout = state["rollout"]
         if self.memory is not None:
-            self.memory = _checked_memory(state.get("memory"), self.memory.shape)
+            self.memory = checked_memory(state.get("memory"), self.memory.shape)
         if rollout is not None:
             check_stored_actions(rollout["action"], self.env.num_envs, self.env.action_space)
             self.storage = None
             self.allocated(rollout["action"][0]).load_state_dict(rollout)
         if not self._load_env_state(state, step=step):
-            self._end_episodes(state["observation"])
+            mask = checked_mask(state["mask"], self.env.num_envs, self.env.action_space)
+            self._end_episodes(state["observation"], mask)
             if self.memory is not None:
                 self.memory = np.zeros_like(self.memory)
 
-    def _end_episodes(self, last_observation: NumpyObservation) -> None:
+    def _end_episodes(self, last_observation: NumpyObservation, last_mask: np.ndarray | None) -> None:
         """Mark the last stored step as truncated, since its episodes will not be continued."""
         if self.storage is None or not self.steps_in_progress:
             return
         last = self.storage.position - 1
         running = ~(self.storage.terminated[last] | self.storage.truncated[last])
-        self.storage.final_value[last, running] = self._values(last_observation)[running]
+        self.storage.final_value[last, running] = self._values(last_observation, last_mask)[running]
         self.storage.truncated[last] |= running
 
 
-def _checked_memory(memory: Any, shape: tuple[int, ...]) -> np.ndarray:
+def checked_mask(mask: Any, num_envs: int, action_space: Space[Any]) -> np.ndarray | None:
+    """Return restored action masks; raise an error if they do not fit the environments."""
+    shape = (num_envs, mask_width(action_space))
+    if mask is not None and not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == shape):
+        raise ValueError(f"the action mask is no array of truth values of the shape {shape}")
+    return mask
+
+
+def checked_memory(memory: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return restored memories; raise an error if they do not fit the policy."""
     if not (isinstance(memory, np.ndarray) and memory.dtype == np.float32 and memory.shape == shape):
         raise ValueError(f"the policy's memory is no array of numbers of the shape {shape}")

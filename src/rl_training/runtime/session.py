@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.replay import Replay
-from rl_training.envs.step import StepBatch
+from rl_training.envs.step import StepBatch, StepEvents
 from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.experiment.benchmarking import score_metric
 from rl_training.experiment.cadence import Marks
@@ -156,6 +156,7 @@ class TrainingSession(RecordedRun):
             latest_metrics=dict(self._latest),
             latest_checkpoint=f"checkpoints/{self._checkpoint_path.name}",
             best_checkpoint=self._best,
+            resumed_at_steps=[*self._recorder.metadata.get("resumed_at_steps", []), checkpoint.step],
         )
         write_run_config(self.run_dir, self.config)
 
@@ -205,8 +206,12 @@ class TrainingSession(RecordedRun):
 
     def controls(self) -> dict[str, float]:
         """Resolve every scheduled scalar for the current step."""
-        self._resolved = {key: control.at(self.step) for key, control in self._controls.items()}
+        self._resolved = self.controls_at(self.step)
         return self._resolved
+
+    def controls_at(self, step: int) -> dict[str, float]:
+        """Resolve every scheduled scalar for a step."""
+        return {key: control.at(step) for key, control in self._controls.items()}
 
     def show(self, **values: float) -> None:
         """Add values beside the scheduled scalars to all following rows."""
@@ -216,7 +221,7 @@ class TrainingSession(RecordedRun):
         """Add the time of a block to `time_<name>`."""
         return Stopwatch(self._times, f"time_{name}")
 
-    def count_episodes(self, step: StepBatch, task: str | None = None) -> None:
+    def count_episodes(self, step: StepBatch | StepEvents, task: str | None = None) -> None:
         """Record the episodes that ended at a step and the environments' metrics.
 
         `task` is the name of the task in a suite.

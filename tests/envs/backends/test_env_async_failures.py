@@ -152,7 +152,7 @@ def test_environment_that_cannot_be_sent_to_a_worker_is_a_config_error() -> None
 
 
 def test_closing_in_the_middle_of_a_hang_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.envs.workers.async_vector._CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("rl_training.envs.workers.async_vector.CLOSE_SECONDS", 0.5)
     env = _make(kind="hang")
     pids = _pids(env)
     env.reset(SEEDS)

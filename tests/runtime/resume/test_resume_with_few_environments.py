@@ -32,6 +32,7 @@ PLANNING = {**REPLAY, "latent_size": 32, "hidden_size": 32, "num_simulations": 4
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {**ON_POLICY, "minibatch_size": 8, "update_epochs": 2, "use_sde": True, "sde_sample_freq": 4},
     "a2c": {**ON_POLICY, "use_sde": True, "sde_sample_freq": 4},
+    "pqn": {**ON_POLICY, "minibatch_size": 8},
     "muzero": {**PLANNING, "reanalyze_ratio": 0.25},
     "gumbel_muzero": {**PLANNING, "reanalyze_ratio": 0.25},
     "efficientzero": {**PLANNING, "value_prefix_horizon": 3},
@@ -50,6 +51,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "reanalyze_ratio": 0.25,
     },
     "sac": {**REPLAY, "hidden_sizes": [32], "use_sde": True, "sde_sample_freq": 5},
+    "redq": {**REPLAY, "hidden_sizes": [32], "gradient_steps": 2, "policy_delay": 2},
+    "droq": {**REPLAY, "hidden_sizes": [32], "gradient_steps": 2, "policy_delay": 2, "critic_dropout": 0.2},
     "crossq": {**REPLAY, "hidden_sizes": [32], "critic_hidden_sizes": [32]},
 }
 

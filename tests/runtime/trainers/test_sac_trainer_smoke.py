@@ -1,4 +1,4 @@
-"""SAC, TQC, CrossQ, discrete SAC, TD3 and DDPG are wired up, leave what they promise and repeat themselves exactly."""
+"""SAC and its relatives, TD3 and DDPG are wired up, leave what they promise and repeat themselves exactly."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rl_training.algorithms.sac import SAC
 from rl_training.cli import main
 from rl_training.data.replay import ReplayBatch
 from rl_training.errors import ConfigError
+from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.acting.policy import load_policy
 from rl_training.runtime.workflows import evaluate, train
 
@@ -24,6 +25,8 @@ METRICS = {
     "sac": SOFT,
     "tqc": SOFT,
     "crossq": SOFT,
+    "redq": SOFT,
+    "droq": SOFT,
     "discrete_sac": SOFT,
     "td3": {"loss_critic", "loss_actor"},
     "ddpg": {"loss_critic", "loss_actor"},
@@ -178,7 +181,7 @@ def test_a_discrete_task_is_refused_and_names_what_fits(tmp_path: Path, algo: st
         train(tiny_run(tmp_path / "runs", algo, "CartPole-v1"))
     message = str(refused.value)
     assert f"{algo} does not support the Discrete actions of CartPole-v1" in message
-    fitting = "a2c, c51, discrete_sac, double_dqn, dqn, efficientzero, gumbel_muzero, muzero, ppo, qr_dqn, rainbow"
+    fitting = "a2c, c51, discrete_sac, double_dqn, dqn, efficientzero, gumbel_muzero, muzero, ppo, pqn, qr_dqn"
     assert fitting in message
     assert not (tmp_path / "runs").exists()
 
@@ -215,3 +218,16 @@ def test_actions_without_bounds_end_with_the_repair(tmp_path: Path, algo: str) -
     with pytest.raises(ConfigError, match="TransformAction"):
         train(tiny_run(tmp_path / "runs", algo, "corridor_envs:Corridor/Boundless-v0"))
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("algo", "reason"),
+    [
+        ("redq", "a target of drawn critics has no written-out gradient"),
+        ("droq", "an actor of mean values has no written-out gradient"),
+    ],
+)
+def test_acceleration_changes_no_bit_of_what_kernels_do_not_cover(tmp_path: Path, algo: str, reason: str) -> None:
+    runs = {mode: train_tiny(tmp_path / mode, algo, _task(algo), acceleration=mode).run_dir for mode in ("auto", "off")}
+    assert_same_run(runs["auto"], runs["off"])
+    assert read_metadata(runs["auto"])["acceleration"] == {"kernel": None, "reason": reason}

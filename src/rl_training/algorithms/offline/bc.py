@@ -17,8 +17,8 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.algorithms.base import OfflineAlgorithm
 from rl_training.algorithms.network_checks import ROWS, check_shape
+from rl_training.algorithms.offline.policy_learner import PolicyLearner
 from rl_training.algorithms.params.network_sizes import dense_weights
 from rl_training.algorithms.params.offline_params import OfflineParams
 from rl_training.data.observations import Observation
@@ -27,7 +27,7 @@ from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, rule
 from rl_training.models.continuous import ActionScale, DeterministicActor
 from rl_training.models.distributions import Categorical, Distribution
 from rl_training.models.optimizers import FlatOptimizer
-from rl_training.models.policy_network import PolicyNetwork, stored_actions
+from rl_training.models.policy_network import PolicyNetwork
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def likelihood_loss(policy: Distribution, action: Tensor, logit_penalty: float) 
     return loss
 
 
-class BC(OfflineAlgorithm):
+class BC(PolicyLearner):
     """A policy and its optimizer."""
 
     params: BCParams
@@ -109,28 +109,14 @@ class BC(OfflineAlgorithm):
     @torch.inference_mode()
     def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Return the most likely actions, or sampled ones if a generator is given and the policy is stochastic."""
-        if self.deterministic:
-            action: Tensor = self.actor(observation)
-            return action
-        policy: Distribution = self.actor(observation, mask)
-        return policy.mode() if generator is None else policy.sample(generator)
+        if not self.deterministic:
+            return super().choose(observation, mask, generator)
+        action: Tensor = self.actor(observation)
+        return action
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return actions in the format of the environment's action space."""
-        converted: np.ndarray = self.scale.to_env(action) if self.deterministic else self.actor.head.env_action(action)
-        return converted
-
-    @torch.no_grad()
-    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
-        """Return the log-probabilities [B] of actions in the environment's format; None if it is deterministic."""
-        if not isinstance(self.actor, PolicyNetwork):
-            return None
-        log_prob: Tensor | None = self.actor.head.env_log_prob(self.actor(observation, mask), action)
-        return log_prob
-
-    def stored_action(self, action: np.ndarray) -> np.ndarray:
-        """Return actions [...] of the environment as the policy represents them."""
-        return stored_actions(self.action_space, action)
+        return self.scale.to_env(action) if self.deterministic else super().env_action(action)
 
     def loss(self, batch: ReplayBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and metrics."""

@@ -56,6 +56,9 @@ class CQLParams(OfflineValueParams):
     batch_norm: ClassVar[bool] = False
     renorm_warmup: ClassVar[int] = 0
     optimizer_beta1: ClassVar[float] = 0.9
+    target_critics: ClassVar[int | None] = None
+    policy_value: ClassVar[str] = "min"
+    critic_dropout: ClassVar[float] = 0.0
 
     actor_learning_rate: Annotated[float, Gt(0)] = 1e-4
     """Step size of the optimizers of actor, temperature and Lagrange multiplier; learning_rate is that of critics."""

@@ -18,8 +18,8 @@ from annotated_types import Ge, Gt, Interval
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import OfflineAlgorithm
 from rl_training.algorithms.network_checks import ROWS, check_shape
+from rl_training.algorithms.offline.policy_learner import PolicyLearner
 from rl_training.algorithms.params.network_sizes import dense_weights
 from rl_training.algorithms.params.offline_params import OfflineValueParams
 from rl_training.data.observations import Observation
@@ -27,9 +27,8 @@ from rl_training.data.replay import ReplayBatch
 from rl_training.experiment.configuration.fork_rules import FREE, NETWORKS, rules, scheduled
 from rl_training.experiment.schedules import Schedule, ScheduleSpec
 from rl_training.models.continuous import StackedCritic
-from rl_training.models.distributions import Distribution
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
-from rl_training.models.policy_network import PolicyNetwork, stored_actions
+from rl_training.models.policy_network import PolicyNetwork
 from rl_training.models.q_network import StackedQNetwork, ValueNetwork
 
 COSINE = Schedule(type="cosine")
@@ -106,7 +105,7 @@ def iql_actor_loss(log_prob: Tensor, advantage: Tensor, beta: float, max_weight:
     return -(weight * log_prob).mean()
 
 
-class IQL(OfflineAlgorithm):
+class IQL(PolicyLearner):
     """Actor, critics, target critics and a state value; critics and value share an optimizer."""
 
     params: IQLParams
@@ -159,29 +158,6 @@ class IQL(OfflineAlgorithm):
         check_shape(self.actor, "log-probabilities", policy.log_prob(action), ROWS)
         check_shape(self.critic, "values", self.critic(observation, action), self.params.num_critics, ROWS, 1)
         check_shape(self.value, "values", self.value(observation), ROWS)
-
-    @torch.inference_mode()
-    def choose(self, observation: Observation, mask: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Return the most likely actions, or sampled ones if a generator is given."""
-        policy: Distribution = self.actor(observation, mask)
-        return policy.mode() if generator is None else policy.sample(generator)
-
-    def env_action(self, action: Tensor) -> np.ndarray:
-        """Return actions in the format of the environment's action space."""
-        converted: np.ndarray = self.actor.head.env_action(action)
-        return converted
-
-    @torch.no_grad()
-    def env_log_prob(self, observation: Observation, mask: Tensor | None, action: np.ndarray) -> Tensor | None:
-        """Return the log-probabilities [B] of actions in the environment's format; None with a network of one's own."""
-        if not isinstance(self.actor, PolicyNetwork):
-            return None
-        log_prob: Tensor | None = self.actor.head.env_log_prob(self.actor(observation, mask), action)
-        return log_prob
-
-    def stored_action(self, action: np.ndarray) -> np.ndarray:
-        """Return actions [...] of the environment as the networks represent them."""
-        return stored_actions(self.action_space, action)
 
     def critic_loss(self, batch: ReplayBatch, critic_value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of critics and value, and metrics, given the target critics' values [B]."""

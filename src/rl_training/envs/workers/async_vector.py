@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from multiprocessing import util
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import gymnasium as gym
@@ -20,29 +16,12 @@ from rl_training.envs.slot import EnvSlot
 from rl_training.envs.step import Episode, Obs, StepBatch, copy_obs
 from rl_training.envs.vector import slot_states, with_final_masks
 from rl_training.envs.workers.async_worker import run_worker
-from rl_training.envs.workers.processes import fresh_processes
+from rl_training.envs.workers.processes import CLOSE_SECONDS, WorkerProcess, end_workers, fresh_processes
 from rl_training.envs.workers.shared_rows import SharedRows, obs_views
 from rl_training.errors import ConfigError, EnvironmentFailure, RunFailure
 
 # A worker imports its packages and makes its environments before its first reply.
 _STARTUP_SECONDS = 60.0
-_CLOSE_SECONDS = 5.0
-
-
-@dataclass
-class _Worker:
-    process: BaseProcess
-    connection: Connection
-    start: int
-    stop: int
-
-    def send(self, command: str, argument: Any = None) -> bool:
-        """Send a command; return False if the worker is gone."""
-        try:
-            self.connection.send((command, argument))
-        except OSError:
-            return False
-        return True
 
 
 class AsyncVectorEnv:
@@ -66,10 +45,10 @@ class AsyncVectorEnv:
         self.num_envs = num_envs
         self._timeout = worker_timeout
         self._seeds: list[int | None] = [None] * num_envs
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerProcess] = []
         # Also runs when the object is deleted or the interpreter exits: workers ignore SIGTERM, and multiprocessing
         # would wait for them forever.
-        self._stop = util.Finalize(self, _stop_workers, args=(self._workers,), exitpriority=100)
+        self._stop = util.Finalize(self, end_workers, args=(self._workers,), exitpriority=100)
 
         num_workers = min(num_workers or os.cpu_count() or 1, num_envs)
         context = fresh_processes("rl_training.envs.workers.async_worker")
@@ -126,7 +105,7 @@ class AsyncVectorEnv:
     def close(self) -> None:
         for worker in self._workers:
             worker.send("close")
-        deadline = time.monotonic() + _CLOSE_SECONDS
+        deadline = time.monotonic() + CLOSE_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
         self._stop()
@@ -152,7 +131,7 @@ class AsyncVectorEnv:
             ) from error
         finally:
             theirs.close()
-        self._workers.append(_Worker(process, ours, indices[0], indices[-1] + 1))
+        self._workers.append(WorkerProcess(process, ours, indices[0], indices[-1] + 1))
 
     def _command(self, command: str, arguments: Sequence[Any] | None = None) -> list[Any]:
         """Send every worker its command and return their results in order."""
@@ -188,15 +167,7 @@ class AsyncVectorEnv:
         raise error
 
     def _death(self, number: int, *, starting: bool = False) -> str:
-        process = self._workers[number].process
-        process.join(_CLOSE_SECONDS)
-        code = process.exitcode
-        if code is not None and code < 0:
-            cause = f"was killed by {signal.Signals(-code).name}"
-            if -code == signal.SIGKILL:
-                cause += ", often a sign of too little memory"
-        else:
-            cause = f"exited with status {code}"
+        cause = self._workers[number].cause_of_death()
         if starting:
             cause += "; a script that trains with `local_async` needs its code under `if __name__ == '__main__':`"
         return f"the worker process of {self._name(number)} {cause}"
@@ -227,15 +198,3 @@ class AsyncVectorEnv:
             assert isinstance(self._final_obs, np.ndarray)
             final_obs[ended] = self._final_obs[ended]
         return final_obs
-
-
-def _stop_workers(workers: list[_Worker]) -> None:
-    """Kill all workers and close their connections."""
-    for worker in workers:
-        if worker.process.is_alive():
-            worker.process.kill()
-    for worker in workers:
-        worker.process.join()
-        worker.process.close()
-        worker.connection.close()
-    workers.clear()

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from rl_training.envs.families.sdl import silence_sdl
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.step import write_row
 from rl_training.envs.vector import fill_masks, private_actions, reset_slots, step_slots
+from rl_training.envs.workers.serving import serve_commands
 from rl_training.envs.workers.shared_rows import SharedRows, obs_views
-from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
-
-# A worker replies (True, result), or (False, error) for a failure, after which it exits.
 
 
 def run_worker(
@@ -32,37 +24,7 @@ def run_worker(
     shared: SharedRows,
 ) -> None:
     """Execute commands until told to close or until the run's process is gone."""
-    # A terminal sends its signals to every process; only the run reacts to them.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=exit_with_parent, daemon=True).start()
-    silence_sdl()
-    try:
-        group = _SlotGroup(make, indices, worker, shared)
-        connection.send((True, None))
-        while True:
-            command, argument = connection.recv()
-            if command == "close":
-                group.close()
-                return
-            connection.send((True, getattr(group, command)(argument)))
-    except (EOFError, ConnectionError):
-        return
-    except NonFiniteError as error:
-        connection.send((False, NonFiniteError(str(error))))
-    except AxiomError as error:
-        connection.send((False, EnvironmentFailure(str(error))))
-    except Exception:
-        cause = f"environment worker {worker} failed:\n{traceback.format_exc().rstrip()}"
-        connection.send((False, EnvironmentFailure(cause)))
-
-
-def exit_with_parent() -> None:
-    """Exit when the parent process has died, even in the middle of an endless step."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    serve_commands(connection, lambda: _SlotGroup(make, indices, worker, shared), f"environment worker {worker} failed")
 
 
 class _SlotGroup:

@@ -93,7 +93,8 @@ class EnvParams:
     `envpool`: number of threads; null: one per usable core, at most OMP_NUM_THREADS and one per environment."""
 
     worker_timeout: Annotated[float, Gt(0)] = 60.0
-    """`local_async`: seconds to wait for a worker before the run stops with an error."""
+    """`local_async`: seconds to wait for a worker before the run stops with an error. `samplers`: seconds without a
+    step after which one is replaced."""
 
     make_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of `gymnasium.make`: all keys of `env_kwargs` that are not listed here."""

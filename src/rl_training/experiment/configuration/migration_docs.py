@@ -21,7 +21,8 @@ from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_s
 _HEADINGS = {
     "PPO and A2C": "ppo",
     "DQN, double DQN, C51, QR-DQN and Rainbow": "dqn",
-    "SAC, TQC and CrossQ": "sac",
+    "PQN": "pqn",
+    "SAC, TQC, CrossQ, REDQ and DroQ": "sac",
     "Discrete SAC": "discrete_sac",
     "TD3 and DDPG": "td3",
     "MuZero, Gumbel MuZero and EfficientZero": "muzero",

@@ -129,6 +129,7 @@ class Metadata(_Plain):
     """The parts of `metadata.json` that are needed to continue a run."""
 
     status: Text
+    resumed_at_steps: list[Count] = []
     notices: list[Text]
     hardware: dict[str, Any]
     trackers: dict[str, dict[str, Text | None]] = {}

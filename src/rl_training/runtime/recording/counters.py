@@ -71,6 +71,11 @@ class RunCounters:
             self.task_episodes[task] = EpisodeStatistics()
             self.task_episodes[task].load_state_dict(episodes)
 
+    def add_times(self, seconds: Mapping[str, float]) -> None:
+        """Add to the times of every following row."""
+        for name, value in seconds.items():
+            self._times[name] = self._times.get(name, 0.0) + value
+
     def request_stop(self, reason: str) -> None:
         """End the run after the current step."""
         self.stop_reason = self.stop_reason or reason

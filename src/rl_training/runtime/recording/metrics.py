@@ -15,7 +15,15 @@ from torch import Tensor
 from rl_training.errors import NonFiniteError, RunFailure
 
 EPISODE_WINDOW = 100
-WALL_CLOCK_FIELDS = ("steps_per_second", "time_collect", "time_update", "time_eval", "time_video")
+WALL_CLOCK_FIELDS = (
+    "steps_per_second",
+    "time_collect",
+    "time_update",
+    "time_eval",
+    "time_video",
+    "wait_collect",
+    "wait_update",
+)
 RESERVED_FIELDS = ("event", "global_step", "update_count", *WALL_CLOCK_FIELDS)
 """Keys of a row that are not metrics."""
 

@@ -107,7 +107,7 @@ class DatasetTask(TaskSetup):
     def __init__(self, task: Task, config: TrainConfig, params: OfflineParams) -> None:
         """Raise an error if the algorithm cannot learn from the dataset, or the environment has other spaces."""
         assert config.dataset is not None
-        self.task, self.config, self.env = task, config, None
+        self.task, self.config, self.env, self.sampled = task, config, None, None
         self.dataset = open_named(config.dataset)
         self.observation_space, self.action_space = self.dataset.observation_space, self.dataset.action_space
         self._check_supported()

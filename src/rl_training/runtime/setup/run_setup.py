@@ -28,6 +28,7 @@ from rl_training.runtime.acting.films import Films
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.recording.trackers.opening import check_trackers
 from rl_training.runtime.run_utils import resolve_device
+from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.setup.acceleration import accelerate, accelerate_collecting, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
 from rl_training.runtime.setup.dataset_setup import DatasetTask, check_same_dataset, dataset_record, with_dataset
@@ -37,7 +38,7 @@ from rl_training.runtime.setup.size_limits import check_sizes
 from rl_training.runtime.setup.task_setup import TaskSetup, set_up_tasks
 from rl_training.runtime.setup.threads import choose_threads, threads_of
 from rl_training.runtime.setup.torch_setup import TorchSetup
-from rl_training.runtime.setup.user_networks import check_networks, encoder_argument
+from rl_training.runtime.setup.user_networks import build_algorithm
 from rl_training.runtime.setup.warm_start import StartingWeights, WarmStart
 
 if TYPE_CHECKING:
@@ -140,27 +141,29 @@ class RunSetup:
         (task,) = self.tasks
         return task.make_env(gamma=gamma, raw=raw)
 
+    def make_sampled_environments(self, *, gamma: float) -> SampledEnvironments:
+        """Return the training environments of the only task, for samplers to make."""
+        (task,) = self.tasks
+        return task.make_sampled_environments(gamma=gamma)
+
     def make_algorithm(self, generator: torch.Generator) -> Any:
         """Return the algorithm for the environments' spaces, with random weights or those of `init`.
 
         The environments, which have been made, get the observation statistics of `init` before their first observation.
         """
         seen = self._joined({task.task.name: task.seen_space for task in self.tasks})
-        algorithm = self.spec.algorithm_class(self.params)(
-            self.params,
-            seen,
-            self._joined({task.task.name: task.taken_space for task in self.tasks}),
-            device=self.device,
-            generator=generator,
-            **encoder_argument(self.params),
-        )
-        check_networks(algorithm, seen)
+        taken = self._joined({task.task.name: task.taken_space for task in self.tasks})
+        algorithm = build_algorithm(self.spec, self.params, seen, taken, self.device, generator)
         if self.warm_start is not None:
             self.warm_start.apply(algorithm, self.tasks)
-        updates = planned_updates(self.config, self.params, self.spec.loop)
-        self.acceleration = accelerate(algorithm, self.config.acceleration, updates)
+        self.acceleration = accelerate(algorithm, self.config.acceleration, self.planned_updates)
         log_acceleration(self.acceleration)
         return algorithm
+
+    @property
+    def planned_updates(self) -> float:
+        """About how many gradient steps the run takes."""
+        return planned_updates(self.config, self.params, self.spec.loop)
 
     def accelerate_collecting(self, collector: Any) -> None:
         """Attach the kernel that knows a collector of rollouts, if there is one."""
@@ -233,5 +236,4 @@ class RunSetup:
         """Close the environments and restore torch's settings."""
         self.torch.restore()
         for task in self.tasks:
-            if task.env is not None:
-                task.env.close()
+            task.close()

@@ -30,9 +30,13 @@ class Streams:
         """Return the generator of a purpose, such as `policy` or `update`, on the run's device."""
         return self._generator(name, self.device)
 
+    def on_host(self, name: str) -> torch.Generator:
+        """Return the generator of a purpose, on the CPU whatever the run's device is."""
+        return self._generator(name, torch.device("cpu"))
+
     def initial(self) -> torch.Generator:
         """Return the generator of initial weights; on the CPU, so that every device starts from the same ones."""
-        return self._generator("init", torch.device("cpu"))
+        return self.on_host("init")
 
     def numpy(self, name: str) -> np.random.Generator:
         """Return the NumPy generator of a purpose, such as `replay`."""

@@ -8,8 +8,8 @@ from typing import Any
 from gymnasium import Space, spaces
 
 from rl_training.envs.backend_choice import resolve_backend
-from rl_training.envs.make import inspect_environment, make_vector_env
-from rl_training.envs.normalize import Normalizers, normalizers_of, with_normalization
+from rl_training.envs.make import inspect_environment, make_factory, make_vector_env
+from rl_training.envs.normalize import Normalizers, make_normalizers, normalizers_of, with_normalization
 from rl_training.envs.spaces import image_layout, image_read_as_vector, observation_kind
 from rl_training.envs.vector import VectorEnv
 from rl_training.errors import ConfigError
@@ -19,6 +19,7 @@ from rl_training.experiment.configuration.validation import field_types
 from rl_training.experiment.registry import get_algorithm_spec, list_algorithm_specs
 from rl_training.experiment.tasks import Task, TaskKeys, is_suite
 from rl_training.models.encoders import LARGE_IMAGE
+from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.setup.size_limits import check_observation_size
 
 logger = logging.getLogger("rl_training")
@@ -35,6 +36,7 @@ class TaskSetup:
         training, evaluation = inspect_environment(task.env_id, task.env_kwargs)
         self.observation_space, self.action_space = training.observation_space, training.action_space
         self.env: VectorEnv | None = None
+        self.sampled: SampledEnvironments | None = None  # those of samplers instead
         self.notices = [
             f"{task.env_id}: the observation's entry `{key}` is a text, which no network here reads; it is left out"
             for key in training.ignored
@@ -52,6 +54,8 @@ class TaskSetup:
     def backend(self) -> tuple[str, str]:
         """The backend of the training environments, and the reason for it."""
         config, task = self.config, self.task
+        if config.samplers is not None:
+            return "local_sync", "each sampler steps its environments one after the other"
         return resolve_backend(task.env_id, task.env_kwargs, config.execution_backend, config.num_envs)
 
     def _check_spaces(self) -> None:
@@ -110,31 +114,57 @@ class TaskSetup:
         With `raw` they return unscaled data, for a replay that scales what it samples.
         """
         config, task = self.config, self.task
-        backend, reason = self.backend
-        logger.info("%d x %s on backend %s: %s", config.num_envs, task.env_id, backend, reason)
-        oddity = image_read_as_vector(self.observation_space)
-        if oddity is not None:
-            logger.warning("%s: %s", task.env_id, oddity)
+        backend = self._log_backend()
         env = make_vector_env(task.env_id, task.env_kwargs, mode="training", num_envs=config.num_envs, backend=backend)
         self.env = with_normalization(env, env_params(task.env_kwargs, "training"), gamma=gamma, raw=raw)
         return self.env
 
+    def make_sampled_environments(self, *, gamma: float) -> SampledEnvironments:
+        """Return the training environments, for samplers to make, and their normalisers."""
+        config, task = self.config, self.task
+        self._log_backend()
+        params, space = env_params(task.env_kwargs, "training"), self.observation_space
+        self.sampled = SampledEnvironments(
+            factory=make_factory(task.env_id, task.env_kwargs, mode="training"),
+            num_envs=config.num_envs,
+            observation_space=space,
+            action_space=self.action_space,
+            normalizers=make_normalizers(space, config.num_envs, params, gamma=gamma),
+            timeout=params.worker_timeout,
+        )
+        return self.sampled
+
+    def _log_backend(self) -> str:
+        """Log which backend runs the environments, and why; return its name."""
+        backend, reason = self.backend
+        logger.info("%d x %s on backend %s: %s", self.config.num_envs, self.task.env_id, backend, reason)
+        oddity = image_read_as_vector(self.observation_space)
+        if oddity is not None:
+            logger.warning("%s: %s", self.task.env_id, oddity)
+        return backend
+
     @property
     def normalizers(self) -> Normalizers:
         """The normalisers of the training environments."""
-        return normalizers_of(self.env)
+        return normalizers_of(self.sampled or self.env)
 
     @property
     def seen_space(self) -> Space[Any]:
         """The observation space of the algorithm, after normalisation if it is configured."""
-        assert self.env is not None
-        observation = self.normalizers.observation
-        return self.env.observation_space if observation is None else observation.normalized_space
+        env, observation = self.sampled or self.env, self.normalizers.observation
+        assert env is not None
+        return env.observation_space if observation is None else observation.normalized_space
 
     @property
     def taken_space(self) -> Space[Any]:
         """The action space of the algorithm."""
         return self.action_space if self.env is None else self.env.action_space
+
+    def close(self) -> None:
+        """Close the training environments."""
+        for environments in (self.env, self.sampled):
+            if environments is not None:
+                environments.close()
 
     def normalizer_state_dict(self) -> dict[str, Any] | None:
         """Return the state of the normalisers, None if nothing is normalised."""

@@ -14,6 +14,7 @@ from rl_training.algorithms.network_checks import ROWS
 from rl_training.algorithms.params.encoder_params import EncoderParams
 from rl_training.data.observations import sample_batch
 from rl_training.errors import AxiomError, ConfigError
+from rl_training.experiment.algorithm_spec import AlgorithmSpec
 from rl_training.experiment.own_code.user_code import load_object
 
 PLACE = "algo_kwargs.encoder"
@@ -25,6 +26,22 @@ def encoder_argument(params: Any) -> dict[str, UserEncoder]:
     if not isinstance(params, EncoderParams) or params.encoder is None:
         return {}
     return {"encoder": UserEncoder(params.encoder, params.encoder_kwargs)}
+
+
+def build_algorithm(
+    spec: AlgorithmSpec,
+    params: Any,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    device: torch.device,
+    generator: torch.Generator,
+) -> Any:
+    """Return an algorithm with random weights, whose networks were tried on these spaces."""
+    algorithm = spec.algorithm_class(params)(
+        params, observation_space, action_space, device=device, generator=generator, **encoder_argument(params)
+    )
+    check_networks(algorithm, observation_space)
+    return algorithm
 
 
 def check_networks(algorithm: Algorithm, space: Space[Any]) -> None:

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from rl_training.envs.workers.async_worker import exit_with_parent
+from rl_training.envs.workers.serving import end_with_parent
 from rl_training.experiment.manager import Runner
 from rl_training.experiment.sweeps import FAILED, BenchmarkRunRecord
 from rl_training.runtime.signals import STOPPING, SignalGuard
@@ -146,7 +146,7 @@ def _train(seed: int, runner: Runner, connection: Connection, level: int) -> Non
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)  # ignored outside of the run, whose guard handles forwarded signals
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    threading.Thread(target=exit_with_parent, daemon=True).start()
+    end_with_parent()
     turn = threading.Lock()
 
     def send(kind: str, content: Any) -> None:

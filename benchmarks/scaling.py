@@ -1,0 +1,113 @@
+"""What samplers and learners yield: measured times, a model fitted to them, and its check on this machine.
+
+    python benchmarks/scaling.py --measure         # times of one process, task by task
+    python benchmarks/scaling.py --check --rounds 3   # whole runs with samplers beside one process, in turn
+    python benchmarks/scaling.py                   # only predict anew, from what is stored
+
+Everything is stored in `benchmarks/results/workers.json`, and `render_results.py` writes it into docs/scaling.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from learning import only_errors, stored
+from records import RESULTS, origin
+from rl_training.experiment.storage.files import write_json_atomically
+from rl_training.runtime.workflows import train
+from workers.worker_model import Cluster, Task, one_process, throughput
+from workers.worker_times import CASES, Case, config_of, measure
+
+FILE = "workers.json"
+SAMPLERS, LEARNERS = (1, 2, 4, 8, 16, 64, 256, 1000), (1, 2, 4, 8)
+LAYOUTS = ((1, 1), (2, 0), (2, 1))
+"""Samplers and lag of the runs that the model is checked by."""
+
+
+def predict(task: Task) -> list[dict[str, Any]]:
+    """Return the model's throughput with cores enough for all, beside that of one process."""
+    return [
+        {"learners": learners, "lag": lag, "samplers": samplers, "steps_per_second": throughput(task, cluster)}
+        for learners in LEARNERS
+        for lag in (0, 1)
+        for samplers in SAMPLERS
+        for cluster in [Cluster(samplers, learners, lag)]
+    ]
+
+
+def check(case: Case, task: Task, rounds: int) -> list[dict[str, Any]]:
+    """Return, for every layout, how much faster whole runs were than one process, and what the model says."""
+    seconds: dict[tuple[int, int] | None, list[float]] = {}
+    for _ in range(rounds):
+        for layout in (None, *LAYOUTS):
+            seconds.setdefault(layout, []).append(_seconds(case, layout))
+    alone = seconds.pop(None)
+    found = []
+    for layout, times in seconds.items():
+        samplers, lag = layout or (0, 0)
+        cluster = Cluster(samplers, lag=lag, cores=os.cpu_count())
+        ratios = [one / other for one, other in zip(alone, times, strict=True)]
+        found.append(
+            {
+                "samplers": samplers,
+                "lag": lag,
+                "predicted": throughput(task, cluster) / one_process(task),
+                "median": statistics.median(ratios),
+                "smallest": min(ratios),
+                "largest": max(ratios),
+            }
+        )
+    return found
+
+
+def _seconds(case: Case, layout: tuple[int, int] | None) -> float:
+    changes = () if layout is None else (f"samplers={layout[0]}", f"policy_lag={layout[1]}")
+    with tempfile.TemporaryDirectory() as folder:
+        config = config_of(case, folder, *changes)
+        started = time.perf_counter()
+        train(config)
+        return time.perf_counter() - started
+
+
+def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
+    """Measure and check what is asked for, predict, and store everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="measure the times of one process")
+    parser.add_argument("--check", action="store_true", help="train with samplers and compare with the model")
+    parser.add_argument("--only", action="append", choices=[case.preset for case in CASES], help="one task; repeatable")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions of a check")
+    options = parser.parse_args(arguments)
+    path = results / FILE
+    content = stored(path) if path.exists() else {"benchmark": "workers", "tasks": {}}
+    for case in CASES:
+        if options.only and case.preset not in options.only:
+            continue
+        entry = content["tasks"].setdefault(case.preset, {})
+        if options.measure:
+            entry["times"] = asdict(measure(case))
+        if "times" not in entry:
+            del content["tasks"][case.preset]
+            continue
+        task = Task(**entry["times"])
+        if options.check and case.round_steps is None:
+            entry["checks"] = check(case, task, options.rounds)
+        entry["one_process"] = one_process(task)
+        entry["predictions"] = predict(task)
+        write_json_atomically(path, {**content, **origin()})
+        print(f"{case.preset}: one process {entry['one_process']:,.0f} steps/s")
+        for row in entry.get("checks", ()):
+            print(f"  samplers {row['samplers']}, lag {row['lag']}: {row['median']:.2f}, model {row['predicted']:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    only_errors()
+    raise SystemExit(main())

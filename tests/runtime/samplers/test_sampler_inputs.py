@@ -1,0 +1,74 @@
+"""Settings of samplers that do not fit, and networks that cannot be split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from harness import tiny_config
+from rl_training.algorithms.params.ppo_params import PPOParams
+from rl_training.algorithms.ppo import PPO
+from rl_training.errors import ConfigError
+from rl_training.runtime.samplers.own_rows import OwnRows, check_rows_alone
+from rl_training.runtime.workflows import train
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"samplers": 3},
+            "samplers: 3 samplers need as many environments, and num_envs is 2; set samplers to at most 2, or raise "
+            "num_envs",
+        ),
+        ({"samplers": 0}, "samplers: "),
+        ({"samplers": 2, "algo": "muzero"}, "samplers: muzero has no use for samplers; leave them out"),
+        (
+            {"samplers": 2, "execution_backend": "vector"},
+            "execution_backend: samplers step their environments one by one; set it to auto, or leave samplers out",
+        ),
+        (
+            {"policy_lag": 1},
+            "policy_lag: only samplers collect while the run learns; set samplers, or leave this out",
+        ),
+        ({"samplers": 2, "policy_lag": 2}, "policy_lag: "),
+        ({"samplers": 2, "sampler_backend": "thread"}, "sampler_backend: "),
+    ],
+)
+def test_a_setting_of_samplers_that_does_not_fit_is_refused(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        tiny_config(tmp_path, **changes)
+    assert sentence in str(raised.value)
+
+
+def test_an_algorithm_that_learns_only_from_its_present_policy_has_no_lag(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="policy_lag: pqn learns only from its present policy; set it to 0"):
+        train(tiny_config(tmp_path, algo="pqn", samplers=2, policy_lag=1, algo_kwargs={"num_steps": 64}))
+    assert not list(tmp_path.iterdir())
+
+
+class _Mixing(torch.nn.Module):
+    """Subtracts the mean of a batch."""
+
+    width = 4
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return observation - observation.mean(dim=0)
+
+
+def test_a_network_that_mixes_the_rows_of_a_batch_is_refused() -> None:
+    space = spaces.Box(-1.0, 1.0, (4,))
+
+    def made(**encoder: Any) -> OwnRows:
+        parts: Any = {"device": torch.device("cpu"), "generator": torch.Generator(), **encoder}
+        return OwnRows(PPO(PPOParams(), space, spaces.Box(-1.0, 1.0, (2,)), **parts), 3, slice(1, 2))
+
+    check_rows_alone(made(), space, 3, {})
+    with pytest.raises(ConfigError, match="samplers: the network of PPO mixes the rows of a batch"):
+        check_rows_alone(made(encoder=lambda *_, **__: _Mixing()), space, 3, {})
