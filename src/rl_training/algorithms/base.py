@@ -174,6 +174,8 @@ class OnPolicyAlgorithm(ActingAlgorithm):
 
     values_of_legal: ClassVar[bool] = False
     """Whether `values` also takes `mask` [B, choices], because illegal actions have no part in a value."""
+    learns_beside_absent: ClassVar[bool] = False
+    """Whether `update` leaves out steps that are not `Rollout.real`, of agents that are absent from their world."""
 
     def act_on_host(
         self,

@@ -117,6 +117,7 @@ class PPO(OnPolicyAlgorithm):
     params: PPOParams
     parts = ("model", "optimizer", "exploration")
     acting_parts = ("exploration",)
+    learns_beside_absent = True
     remembers = False
     """Whether log-probabilities and values are those of acting, so that an update need not compute them."""
 
@@ -283,7 +284,7 @@ class PPO(OnPolicyAlgorithm):
                 log_prob, flat_value = rollout.log_prob.flatten(), rollout.value.flatten()
             value = flat_value.view(rollout.reward.shape)
             advantage = self.advantages(rollout, value, self.last_values(rollout))
-        return PPOBatch(
+        transitions = PPOBatch(
             observation=observation,
             action=action,
             action_mask=mask,
@@ -292,6 +293,7 @@ class PPO(OnPolicyAlgorithm):
             advantage=advantage.flatten(),
             target_value=(advantage + value).flatten(),
         )
+        return transitions if rollout.real is None else transitions.select(rollout.real_rows())
 
     @torch.no_grad()
     def as_acted(self, rollout: Rollout) -> Rollout:

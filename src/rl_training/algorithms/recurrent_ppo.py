@@ -141,6 +141,10 @@ class RecurrentPPO(PPO):
             advantage = self.advantages(rollout, rollout.value, self.last_values(rollout))
         rows, lengths = sequence_rows(rollout.terminated | rollout.truncated, self.params.recurrent.sequence_length)
         flat_memory = rollout.memory.flatten(0, 1)
+        if rollout.real is not None:  # a step of an absent agent is a sequence by itself
+            real = rollout.real.flatten()[rows]
+            lengths = lengths[real[torch.cumsum(lengths, 0) - lengths]]
+            rows = rows[real]
         first = torch.cumsum(lengths, 0) - lengths
         mask = rollout.flat_mask()
         return SequenceBatch(

@@ -22,7 +22,7 @@ from rl_training.data.rollout import Rollout, RolloutStorage
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
-from rl_training.errors import EnvironmentFailure, NonFiniteError
+from rl_training.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from rl_training.runtime.setup.restored_state import check_stored_actions
 from rl_training.runtime.setup.streams import derive_seeds
 
@@ -53,6 +53,11 @@ class EnvironmentDriver:
 
     The environments guarantee that observations are finite and fit their space.
     """
+
+    @property
+    def learns_beside_absent(self) -> bool:
+        """Whether steps of agents that are absent from their world are left out of learning."""
+        return False
 
     def __init__(self, env: VectorEnv, *, seed: int, device: torch.device) -> None:
         self.env = env
@@ -86,6 +91,11 @@ class EnvironmentDriver:
             place = f"at step {self.taken.value + self.steps_at_once} of the run"
             raise type(error)(f"{place}, {error}{kept}") from error
         self.taken.value += self.steps_at_once
+        if step.real is not None and not self.learns_beside_absent:
+            raise ConfigError(
+                "env_id: some agents of this world come later or leave earlier than others, and this algorithm would "
+                "learn from steps that nobody took; choose ppo, a2c or pqn"
+            )
         return step
 
     def _env_state(self) -> dict[str, Any]:
@@ -131,6 +141,11 @@ class RolloutCollector(EnvironmentDriver):
         self.memory = np.zeros((env.num_envs, size), np.float32) if size else None
 
     @property
+    def learns_beside_absent(self) -> bool:
+        """Whether the algorithm leaves such steps out."""
+        return self.actor.learns_beside_absent
+
+    @property
     def steps_in_progress(self) -> int:
         """Environment steps of the unfinished rollout."""
         return 0 if self.storage is None or self.storage.full else self.storage.transitions
@@ -169,6 +184,7 @@ class RolloutCollector(EnvironmentDriver):
             chosen.log_prob,
             chosen.value,
             self.memory,
+            step.real,
         )
         self.memory = chosen.memory
         self.follow(step)
