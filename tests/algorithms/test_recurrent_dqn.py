@@ -26,7 +26,7 @@ SEES, TAKES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)
 CPU = torch.device("cpu")
 CONTROLS = {"learning_rate": 1e-3, "epsilon": 0.3}
 GAMMA = 0.9
-KINDS = {
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "lstm": (DQNParams, {}),
     "gru": (DQNParams, {"recurrent": {"type": "gru", "layers": 2}, "double": True, "dueling": True}),
     "c51": (C51Params, {"num_atoms": 5, "v_min": -2.0, "v_max": 2.0}),
@@ -78,9 +78,9 @@ def played(algorithm: RecurrentDQN, ended: np.ndarray, *, terminal: bool = True,
         action, after = algorithm.act_with_memory(
             torch.from_numpy(observation), None, CONTROLS, noise, torch.from_numpy(memory)
         )
-        final, first = draws.normal(size=(2, envs, 3)).astype(np.float32)
+        final, first = np.asarray(draws.normal(size=(2, envs, 3)), dtype=np.float32)
         shown = np.where(over[:, None], first, final)
-        reward = draws.normal(size=envs).astype(np.float32)
+        reward = np.asarray(draws.normal(size=envs), dtype=np.float32)
         terminated = over if terminal else np.zeros_like(over)
         replay.add(action.numpy(), reward, terminated, over & ~terminated, final, shown, memory=memory)
         observation, memory = shown, np.where(over[:, None], np.float32(0), after.numpy())
@@ -185,8 +185,9 @@ def test_a_loss_is_that_of_plain_transitions_whose_values_were_computed_step_by_
                 next_observation=torch.tensor([last]),
                 weight=None,
             )
-            networks: Any = (Table(online), Table(target))
-            losses.append(dqn_loss(*networks, transition, algorithm.support, algorithm.params)[0])
+            model: Any = Table(online)
+            target_model: Any = Table(target)
+            losses.append(dqn_loss(model, target_model, transition, algorithm.support, algorithm.params)[0])
         total = total + batch.weight[number] * torch.stack(losses).mean()
     torch.testing.assert_close(algorithm.loss(batch)[0], total / 3, rtol=1e-4, atol=1e-5)
 
@@ -225,7 +226,7 @@ def test_every_step_of_a_sequence_gets_the_priority_of_the_sequence() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_repeated_updates_bring_the_loss_down(name: str) -> None:
     algorithm = make(name)
-    batch = all_of(played(algorithm, np.random.default_rng(0).random((30, 2)) < 0.1))
+    batch: Any = all_of(played(algorithm, np.random.default_rng(0).random((30, 2)) < 0.1))
     losses = [algorithm.update(batch, {"learning_rate": 1e-2}, generator(0))["loss_q"] for _ in range(60)]
     assert float(torch.stack(losses[-5:]).mean()) < 0.9 * float(torch.stack(losses[:5]).mean())
 

@@ -97,8 +97,8 @@ class World:
         observation, mask = final, final_mask
         if ended.any():
             over = np.flatnonzero(ended)
-            for env in over:
-                self.running[env] = Episode()
+            for ended_env in over:
+                self.running[ended_env] = Episode()
             first, first_mask = self._show(over)
             picked = ended.reshape(-1, *(1,) * (final.ndim - 1))
             observation, mask = np.where(picked, first, final), np.where(ended[:, None], first_mask, final_mask)

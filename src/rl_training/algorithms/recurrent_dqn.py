@@ -127,8 +127,7 @@ class RecurrentDQN(DQN):
             weight=weight[batch.sequence],
             next_mask=batch.next_mask,
         )
-        networks: Any = (online, target)
-        loss, errors, value = dqn_loss(*networks, transitions, self.support, self.params)
+        loss, errors, value = dqn_loss(online, target, transitions, self.support, self.params)
         metrics = {"loss_q": loss.detach(), "q_mean": value}
         if self.params.prioritized:
             assert errors is not None

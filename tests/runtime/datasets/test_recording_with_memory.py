@@ -50,7 +50,7 @@ def test_recorded_actions_are_those_of_a_policy_that_remembers_its_episode(
     for episode in _record(run).episodes():
         state = None
         for step in range(episode.steps):
-            action, state = policy.predict(episode.observations[step], state)
+            action, state = policy.predict(np.asarray(episode.observations)[step], state)
             assert action == episode.actions[step]
 
 
@@ -63,7 +63,7 @@ def test_recorded_probabilities_are_those_of_the_memory_at_that_step(
     for episode in _record(run, behaviour=Behaviour("stochastic")).episodes():
         memory = torch.zeros(1, actor.memory_size)
         for step in range(episode.steps):
-            seen = torch.as_tensor(episode.observations[step])[None]
+            seen = torch.as_tensor(np.asarray(episode.observations)[step])[None]
             taken = int(episode.actions[step])
             best, after = actor.choose_with_memory(seen, None, None, memory)
             if which == "dqn":

@@ -133,7 +133,7 @@ def test_a_file_that_forgets_is_not_written(runs: Any, tmp_path: Path, monkeypat
     original = PolicyModule.forward
 
     def forgetful(self: PolicyModule, *arrays: torch.Tensor) -> Any:
-        action, state = original(self, *arrays)  # type: ignore[misc]
+        action, state = original(self, *arrays)
         return action, torch.zeros_like(state)
 
     monkeypatch.setattr(PolicyModule, "forward", forgetful)

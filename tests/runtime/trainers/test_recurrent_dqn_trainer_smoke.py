@@ -45,6 +45,7 @@ def test_a_trained_policy_remembers_in_predict_and_says_why_it_learned_by_autogr
     for observation in observations:
         action, state = policy.predict(observation, state)
         assert policy.action_space.contains(action)
+    assert state is not None
     assert state.shape == (12,)
     _, fresh = policy.predict(observations[-1], state, True)
     _, first = policy.predict(observations[-1])
