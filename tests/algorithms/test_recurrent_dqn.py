@@ -185,9 +185,9 @@ def test_a_loss_is_that_of_plain_transitions_whose_values_were_computed_step_by_
                 next_observation=torch.tensor([last]),
                 weight=None,
             )
-            model: Any = Table(online)
-            target_model: Any = Table(target)
-            losses.append(dqn_loss(model, target_model, transition, algorithm.support, algorithm.params)[0])
+            online_table: Any = Table(online)
+            target_table: Any = Table(target)
+            losses.append(dqn_loss(online_table, target_table, transition, algorithm.support, algorithm.params)[0])
         total = total + batch.weight[number] * torch.stack(losses).mean()
     torch.testing.assert_close(algorithm.loss(batch)[0], total / 3, rtol=1e-4, atol=1e-5)
 

@@ -114,8 +114,8 @@ class RecurrentDQN(DQN):
         """
         assert isinstance(batch, SequenceBatch)
         with torch.no_grad():
-            target = _Unrolled(self.unroll(self.target_model, batch))
-        online = _Unrolled(self.unroll(self.model, batch))
+            target: Any = _Unrolled(self.unroll(self.target_model, batch))
+        online: Any = _Unrolled(self.unroll(self.model, batch))
         steps = torch.bincount(batch.sequence)
         weight = batch.weight * (len(batch.sequence) / len(steps)) / steps
         transitions = ReplayBatch(
