@@ -25,7 +25,7 @@ from rl_training.experiment.config import TrainConfig, algorithm_params
 from rl_training.experiment.own_code.user_code import AdoptedCode
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.collector import RolloutCollector
-from rl_training.runtime.samplers.own_rows import OwnRows, check_rows_alone
+from rl_training.runtime.samplers.own_rows import OwnRows, check_rows_alone, convolve_own_rows
 from rl_training.runtime.samplers.shared_memory import SharedRollout, SharedWeights
 from rl_training.runtime.setup.acceleration import accelerate
 from rl_training.runtime.setup.torch_setup import keep_freed_memory
@@ -120,6 +120,7 @@ class Sampler:
         num_envs = setup.config.num_envs
         actor = OwnRows(self._algorithm, num_envs, rows)
         check_rows_alone(actor, setup.seen_space, num_envs, setup.controls)
+        convolve_own_rows(actor, setup.seen_space, num_envs)
         env = self._env if self._normalizers is None else NormalizedVectorEnv(self._env, self._normalizers)
         self._collector = GroupCollector(env, actor, setup)
         self._storages = [RolloutStorage.over(rollout.columns(rows)) for rollout in setup.rollouts]
