@@ -169,7 +169,7 @@ def play_episodes(
         return play_worlds(
             policy, worlds, seeds, generator=generator, step_cap=step_cap, on_step=on_step, interrupted=interrupted
         )
-    slots = [slot for slot in slots if isinstance(slot, EnvSlot)]
+    singles = [slot for slot in slots if isinstance(slot, EnvSlot)]
     results: dict[int, EpisodeResult] = {}
     waiting = list(enumerate(seeds))[::-1]
 
@@ -179,7 +179,7 @@ def play_episodes(
         on_step(slot)
         return _RunningEpisode(slot, index, seed, observation, mask, np.zeros(policy.memory_size, np.float32))
 
-    running = [start(slot) for slot in slots[: len(seeds)]]
+    running = [start(slot) for slot in singles[: len(seeds)]]
     while running:
         if interrupted():
             raise EvaluationInterrupted
