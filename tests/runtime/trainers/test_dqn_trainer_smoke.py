@@ -259,7 +259,7 @@ def test_a_continuous_task_is_refused_and_names_what_fits(tmp_path: Path, algo: 
         train(tiny_run(tmp_path / "runs", algo, "Pendulum-v1"))
     message = str(refused.value)
     assert f"{algo} does not support the Box actions of Pendulum-v1" in message
-    assert "a2c, crossq, ddpg, ppo, sac, td3, tqc" in message
+    assert "a2c, appo, crossq, ddpg, droq, impala, ppo, redq, sac, td3, tqc" in message
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,0 +1,1 @@
+"""What is counted of episodes: real returns and lengths, and metrics of the environment itself."""
