@@ -53,7 +53,7 @@ NOT_SEARCHABLE: dict[str, str] = {
     "callbacks": "they may do anything with a run; set them once for all trials",
     **dict.fromkeys(("device", "execution_backend", "deterministic", "torch_threads", "acceleration"), _SPEED),
     **dict.fromkeys(("samplers", "sampler_backend"), _SPEED),
-    "policy_lag": "a lag trades speed against what is learned, and trials are scored by the latter; set it once for all",
+    "policy_lag": "a lag trades what is learned for speed, and trials are scored by the former; set it for all",
     **dict.fromkeys(("output_dir", "name", "tags", "preset", "tracking", "video"), _NOT_LEARNING),
     **dict.fromkeys(("log_interval", "checkpoint_interval", "keep_checkpoints"), _NOT_LEARNING),
 }
