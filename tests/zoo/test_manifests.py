@@ -265,7 +265,6 @@ def test_the_catalogue_holds_suites_protocols_and_references(capsys: Capture) ->
         "axiomrl train --preset gumbel_muzero-lunarlander",
         "axiomrl train --preset muzero-lunarlander",
         "axiomrl train --preset ppo-lunarlander",
-        "axiomrl train --preset pqn-lunarlander",
         "axiomrl train --preset sac-lunarlandercontinuous",
         "axiomrl train --preset td3-lunarlandercontinuous",
     ]
