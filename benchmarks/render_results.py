@@ -28,7 +28,7 @@ PAGES = {
     "gumbel_muzero": ("gumbel_muzero",),
     "iql": ("iql",),
     "muzero": ("muzero",),
-    "ppo": ("ppo", "a2c"),
+    "ppo": ("ppo", "a2c", "appo", "impala"),
     "pqn": ("pqn",),
     "sac": ("sac", "tqc", "crossq", "redq", "droq", "discrete_sac"),
     "scalezero": ("scalezero",),

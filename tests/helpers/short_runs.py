@@ -25,7 +25,7 @@ def config_of(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
         return tiny_suite(output_dir, NEVER, NEVER, algo_kwargs={"parameter_scaling": False}, **SHORT, **changes)
     if ALGORITHMS[algo].loop == "on_policy":
         settings: dict[str, Any] = {"num_steps": 16, "hidden_sizes": [8]}
-        if algo == "pqn":
+        if algo in ("appo", "pqn"):
             settings["minibatch_size"] = 16
         return tiny_config(output_dir, algo=algo, algo_kwargs=settings, **SHORT, **changes)
     if "zero" in algo:

@@ -16,7 +16,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.algorithms.advantages import explained_variance, generalized_advantage
+from rl_training.algorithms.advantages import explained_variance, generalized_advantage, vtrace
 from rl_training.algorithms.base import Algorithm, HostAction, OnPolicyAlgorithm, class_with_memory
 from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.params.ppo_params import PPOParams
@@ -274,16 +274,24 @@ class PPO(OnPolicyAlgorithm):
         return means
 
     def prepare(self, rollout: Rollout) -> PPOBatch:
-        """Evaluate the rollout under the policy that acted, unless acting did, and compute advantages and targets."""
+        """Evaluate the rollout under the policy that acted, unless acting did, and compute advantages and targets.
+
+        V-trace evaluates a rollout of an earlier policy under the present one.
+        """
         with torch.no_grad():
             observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
             action, mask = rollout.flat_action(), rollout.flat_mask()
-            if rollout.log_prob is None or rollout.value is None:
+            lags = rollout.last_value is not None
+            if rollout.log_prob is None or rollout.value is None or (lags and self.params.vtrace):
                 log_prob, flat_value = self._evaluate(observation, action, mask)
             else:
                 log_prob, flat_value = rollout.log_prob.flatten(), rollout.value.flatten()
             value = flat_value.view(rollout.reward.shape)
-            advantage = self.advantages(rollout, value, self.last_values(rollout))
+            if lags and self.params.vtrace:
+                target, advantage = self._corrected(rollout, value, log_prob)
+            else:
+                advantage = self.advantages(rollout, value, self.last_values(rollout))
+                target = advantage + value
         transitions = PPOBatch(
             observation=observation,
             action=action,
@@ -291,9 +299,25 @@ class PPO(OnPolicyAlgorithm):
             log_prob=log_prob,
             value=flat_value,
             advantage=advantage.flatten(),
-            target_value=(advantage + value).flatten(),
+            target_value=target.flatten(),
         )
         return transitions if rollout.real is None else transitions.select(rollout.real_rows())
+
+    def _corrected(self, rollout: Rollout, value: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+        """Return targets and advantages [num_steps, num_envs] of a rollout that an earlier policy has collected."""
+        assert rollout.log_prob is not None
+        return vtrace(
+            rollout.reward,
+            value,
+            rollout.final_value,
+            rollout.terminated,
+            rollout.truncated,
+            self.values(rollout.last_observation),
+            log_prob.view_as(rollout.log_prob) - rollout.log_prob,
+            gamma=self.params.gamma,
+            gae_lambda=self.params.gae_lambda,
+            clip=self.params.vtrace_clip,
+        )
 
     @torch.no_grad()
     def as_acted(self, rollout: Rollout) -> Rollout:

@@ -53,6 +53,8 @@ def _family(
 _POLICY_GRADIENT = {
     "ppo": ("PPOParams", "Proximal policy optimisation: several clipped epochs per rollout."),
     "a2c": ("A2CParams", "Advantage actor-critic: one plain policy-gradient step per short rollout."),
+    "appo": ("APPOParams", "PPO for samplers that collect while it learns, corrected by V-trace."),
+    "impala": ("IMPALAParams", "A2C for samplers that collect while it learns, corrected by V-trace."),
 }
 _Q_LEARNING = {
     "dqn": ("DQNParams", "Deep Q-learning, with its extensions as options."),

@@ -55,6 +55,9 @@ class ImageEncoder(nn.Module):
     1903.03176) with stride 1: one layer of 16 filters, then 128 features.
     """
 
+    only_rows: slice | None = None
+    """Rows of a batch to convolve, where the features of the others do not matter."""
+
     def __init__(
         self, space: Space[Any], width: int, *, orthogonal: bool, generator: torch.Generator, key: str = ""
     ) -> None:
@@ -94,7 +97,16 @@ class ImageEncoder(nn.Module):
         image = observation.unsqueeze(1) if self.add_channel else observation
         if self.channels_last:
             image = image.permute(0, 3, 1, 2)
-        return torch.relu(self.output(self._convolve(self._numbers(image))))
+        return torch.relu(self.output(self._flat_features(image)))
+
+    def _flat_features(self, image: Tensor) -> Tensor:
+        """Return what the convolutions make of images, zeros for those that do not matter."""
+        if self.only_rows is None:
+            return self._convolve(self._numbers(image))
+        own = self._convolve(self._numbers(image[self.only_rows]))
+        features = own.new_zeros(len(image), own.shape[1])
+        features[self.only_rows] = own
+        return features
 
     def _numbers(self, image: Tensor) -> Tensor:
         """Return images [B, C, H, W] as float32, bytes divided by 255, in the memory layout of the convolutions."""
@@ -162,8 +174,16 @@ def has_weights(encoder: nn.Module) -> bool:
 
 def convolves(encoder: nn.Module) -> bool:
     """Return whether this is one of the package's own encoders, with convolutions."""
-    parts = list(encoder.encoders) if type(encoder) is DictEncoder else [encoder]
-    return has_weights(encoder) and all(type(part) in (ImageEncoder, VectorEncoder) for part in parts)
+    return has_weights(encoder) and all(type(part) in (ImageEncoder, VectorEncoder) for part in _parts(encoder))
+
+
+def image_encoders(encoder: Any) -> list[ImageEncoder]:
+    """Return the convolutions of one of the package's own encoders; there are none in others."""
+    return [part for part in _parts(encoder) if type(part) is ImageEncoder]
+
+
+def _parts(encoder: Any) -> list[Any]:
+    return list(encoder.encoders) if type(encoder) is DictEncoder else [encoder]
 
 
 def arranged(encoder: nn.Module | None, observation: Any) -> Any:

@@ -32,6 +32,8 @@ PLANNING = {**REPLAY, "latent_size": 32, "hidden_size": 32, "num_simulations": 4
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {**ON_POLICY, "minibatch_size": 8, "update_epochs": 2, "use_sde": True, "sde_sample_freq": 4},
     "a2c": {**ON_POLICY, "use_sde": True, "sde_sample_freq": 4},
+    "appo": {**ON_POLICY, "minibatch_size": 8},
+    "impala": dict(ON_POLICY),
     "pqn": {**ON_POLICY, "minibatch_size": 8},
     "muzero": {**PLANNING, "reanalyze_ratio": 0.25},
     "gumbel_muzero": {**PLANNING, "reanalyze_ratio": 0.25},

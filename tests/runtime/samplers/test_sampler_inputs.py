@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -12,8 +13,9 @@ from gymnasium import spaces
 from harness import tiny_config
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.ppo import PPO
+from rl_training.data.observations import sample_batch
 from rl_training.errors import ConfigError
-from rl_training.runtime.samplers.own_rows import OwnRows, check_rows_alone
+from rl_training.runtime.samplers.own_rows import OwnRows, check_rows_alone, convolve_own_rows
 from rl_training.runtime.workflows import train
 
 
@@ -51,6 +53,20 @@ def test_an_algorithm_that_learns_only_from_its_present_policy_has_no_lag(tmp_pa
     with pytest.raises(ConfigError, match="policy_lag: pqn learns only from its present policy; set it to 0"):
         train(tiny_config(tmp_path, algo="pqn", samplers=2, policy_lag=1, algo_kwargs={"num_steps": 64}))
     assert not list(tmp_path.iterdir())
+
+
+def test_convolutions_of_a_sampler_compute_its_own_rows_with_the_same_bits() -> None:
+    space = spaces.Box(0, 255, (4, 44, 44), np.uint8)
+    parts: Any = {"device": torch.device("cpu"), "generator": torch.Generator()}
+    algorithm = PPO(PPOParams(), space, spaces.Discrete(3), **parts)
+    observation = sample_batch(space, 6, torch.device("cpu"))
+    with torch.inference_mode():
+        expected = algorithm.model.encoder(observation)
+        for own, convolved in ((slice(0, 3), slice(0, 3)), (slice(5, 6), slice(4, 6)), (slice(0, 6), None)):
+            algorithm.model.encoder.only_rows = None
+            convolve_own_rows(OwnRows(algorithm, 6, own), space, 6)
+            assert algorithm.model.encoder.only_rows in (convolved, None)  # None where bits would change
+            assert torch.equal(algorithm.model.encoder(observation)[own], expected[own])
 
 
 class _Mixing(torch.nn.Module):

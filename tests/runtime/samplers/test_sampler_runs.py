@@ -9,7 +9,16 @@ from unittest import mock
 
 import pytest
 
-from harness import assert_same_run, evaluation_rows, final_state, metric_rows, task_config, tiny_config, weights
+from harness import (
+    SMALL_PPO,
+    assert_same_run,
+    evaluation_rows,
+    final_state,
+    metric_rows,
+    task_config,
+    tiny_config,
+    weights,
+)
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.samplers.pool import SamplerPool
 from rl_training.runtime.session import TrainResult
@@ -100,9 +109,15 @@ def test_the_number_of_samplers_changes_no_bit_of_a_normalised_run(tmp_path: Pat
     assert all(str(states[0][key]) == str(states[1][key]) for key in states[0])
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_a_stopped_run_with_samplers_continues_bit_for_bit(tmp_path: Path, lag: int) -> None:
-    config = {"samplers": 2, "policy_lag": lag, "env_kwargs": {"normalize_observation": True}}
+@pytest.mark.parametrize(("algo", "lag"), [("ppo", 0), ("appo", 1)])
+def test_a_stopped_run_with_samplers_continues_bit_for_bit(tmp_path: Path, algo: str, lag: int) -> None:
+    config: dict[str, Any] = {
+        "algo": algo,
+        "algo_kwargs": SMALL_PPO,
+        "samplers": 2,
+        "policy_lag": lag,
+        "env_kwargs": {"normalize_observation": True},
+    }
     whole = _train(tiny_config(tmp_path / "whole", **config))
     stopped = _train_with_stops(tiny_config(tmp_path / "stopped", **config), 1, 4, 2)
     assert_same_run(whole, stopped)

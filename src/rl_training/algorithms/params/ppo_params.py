@@ -1,4 +1,4 @@
-"""Parameters of PPO and A2C."""
+"""Parameters of PPO, A2C, APPO and IMPALA."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PPOParams(OnPolicyParams):
     on_fork: ClassVar[Mapping[str, str]] = {
         **scheduled("clip_coef", "ent_coef"),
         **rules(FREE, "update_epochs", "minibatch_size", "gae_lambda", "vf_coef", "target_kl"),
-        **rules(FREE, "normalize_advantage", "clip_value_loss", "optimizer_eps", "compile"),
+        **rules(FREE, "normalize_advantage", "clip_value_loss", "optimizer_eps", "compile", "vtrace", "vtrace_clip"),
         **rules(NETWORKS, "log_std", "use_sde", "recurrent"),
         **rules(START, "orthogonal_init", "log_std_init"),
         **rules(EXPLORATION, "sde_sample_freq"),
@@ -79,6 +79,11 @@ class PPOParams(OnPolicyParams):
     """The optimizer's epsilon."""
     compile: bool = False
     """Compile the loss with torch.compile: slower to start, faster per update."""
+    vtrace: bool = False
+    """Correct rollouts of an earlier policy (`policy_lag: 1`) by V-trace (Espeholt et al. 2018): values by the present
+    critic, and truncated importance ratios; false: values and policy that acted, corrected by the clipped ratio."""
+    vtrace_clip: Annotated[float, Gt(0)] = 1.0
+    """Largest importance ratio in V-trace."""
     recurrent: RecurrentParams | None = None
     """Give the policy a memory: a recurrent layer's type, size, layers, sequence_length and separate_critic; null: no
     memory."""
@@ -110,6 +115,11 @@ class PPOParams(OnPolicyParams):
                 "algo_kwargs.compile: sequences differ in length, so that a policy with a memory would be "
                 "compiled again and again; set it to false"
             )
+        if self.recurrent is not None and self.vtrace:
+            found.append(
+                "algo_kwargs.vtrace: a memory is that of the policy that acted, which V-trace cannot correct; set it "
+                "to false, or leave recurrent out"
+            )
         if self.sde_sample_freq == 0:
             found.append("algo_kwargs.sde_sample_freq: 0 steps are not possible; use -1 for once per rollout")
         if self.use_sde and self.log_std == "state_dependent":
@@ -118,6 +128,17 @@ class PPOParams(OnPolicyParams):
                 "set log_std to state_independent or use_sde to false"
             )
         return found
+
+
+@dataclass(frozen=True)
+class APPOParams(PPOParams):
+    """Parameters of APPO: PPO for samplers with a policy lag, which V-trace corrects."""
+
+    update_epochs: Annotated[int, Ge(1)] = 4
+    """Passes over each rollout."""
+    vtrace: bool = True
+    """Correct rollouts of an earlier policy (`policy_lag: 1`) by V-trace (Espeholt et al. 2018): values by the present
+    critic, and truncated importance ratios; false: values and policy that acted, corrected by the clipped ratio."""
 
 
 @dataclass(frozen=True)
@@ -138,3 +159,18 @@ class A2CParams(PPOParams):
     """Normalise the advantages of each rollout to zero mean and unit standard deviation."""
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
     """Optimizer of all parameters."""
+
+
+@dataclass(frozen=True)
+class IMPALAParams(A2CParams):
+    """Parameters of IMPALA: A2C for samplers with a policy lag, which V-trace corrects."""
+
+    learning_rate: Annotated[float, Gt(0)] = 6e-4
+    """Step size of the optimizer."""
+    num_steps: Annotated[int, Ge(1)] = 20
+    """Steps of each environment per rollout; a rollout holds num_steps * num_envs transitions."""
+    ent_coef: Annotated[float, Ge(0)] = 0.01
+    """Weight of the entropy bonus in the loss."""
+    vtrace: bool = True
+    """Correct rollouts of an earlier policy (`policy_lag: 1`) by V-trace (Espeholt et al. 2018): values by the present
+    critic, and truncated importance ratios; false: values and policy that acted, corrected by the clipped ratio."""

@@ -31,30 +31,44 @@ def take_simulation(model: Any, data: Any) -> dict[str, Any]:
     signature = mujoco.mjtState.mjSTATE_INTEGRATION
     state = np.empty(mujoco.mj_stateSize(model, signature), dtype=np.float64)
     mujoco.mj_getState(model, data, state, signature)
-    return {"state": state, "data": _joined(_arrays(data)), "model": _joined(_arrays(model, _FIXED))}
+    data_arrays = _arrays(data, _lasting_names(model))
+    return {"state": state, "data": _joined(data_arrays), "model": _joined(_arrays(model, _model_names(model)))}
 
 
 def put_simulation(model: Any, data: Any, saved: dict[str, Any]) -> None:
     """Restore a simulation in place."""
     import mujoco
 
-    _split(saved["model"], _arrays(model, _FIXED))
+    _split(saved["model"], _arrays(model, _model_names(model)))
     mujoco.mj_setState(model, data, np.asarray(saved["state"]), mujoco.mjtState.mjSTATE_INTEGRATION)
-    # Contacts and constraints have no arrays of a fixed size. dm_control reads them before it computes them again.
+    # Contacts and constraints are not saved. dm_control uses them before it computes them again.
     mujoco.mj_step1(model, data)
-    _split(saved["data"], _arrays(data))
+    _split(saved["data"], _arrays(data, _lasting_names(model)))
 
 
-def _arrays(owner: Any, without: tuple[str, ...] = ()) -> list[np.ndarray]:
-    """Return the arrays of a structure in the order of their names, those of a size that the model fixes."""
+def _lasting_names(model: Any) -> list[str]:
+    """Return the arrays of a simulation whose size does not change with the number of contacts."""
+    import mujoco
+
+    return _array_names(mujoco.MjData(model))  # it has no contacts yet, so that their arrays are empty
+
+
+def _model_names(model: Any) -> list[str]:
+    return [name for name in _array_names(model) if not name.startswith(_FIXED)]
+
+
+def _array_names(owner: Any) -> list[str]:
+    """Return the names of all arrays of numbers that are not empty, in alphabetical order."""
     found = []
     for name in sorted(dir(owner)):
-        if name.startswith(("_", "efc_", "contact", *without)):
-            continue
-        value = getattr(owner, name)
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.flags.writeable:
-            found.append(value)
+        value = None if name.startswith("_") else getattr(owner, name)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.flags.writeable and value.size:
+            found.append(name)
     return found
+
+
+def _arrays(owner: Any, names: list[str]) -> list[np.ndarray]:
+    return [getattr(owner, name) for name in names]
 
 
 def _joined(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:

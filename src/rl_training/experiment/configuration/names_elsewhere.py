@@ -44,8 +44,8 @@ _RATIO = "how often it learns is set by `replay_ratio`, gradient steps per envir
 _ROLLOUTS = "it learns after every rollout of `num_steps` steps per environment; leave it out"
 _EVERY_STEP = "a step is a gradient step; leave it out"
 _DATASET = "transitions come from `dataset`; leave it out"
-_ONE_PASS = "A2C makes one pass over each rollout; leave it out"
-_WHOLE = "A2C takes the whole rollout as one batch, `num_steps` steps of each environment; leave it out"
+_ONE_PASS = "there is one pass over each rollout; leave it out"
+_WHOLE = "the whole rollout is one batch, `num_steps` steps of each environment; leave it out"
 _TEMPERATURE = "it is called `temperature` here: a number, or auto to learn it from `temperature_init` on"
 _EPSILON = "set `epsilon_schedule` to {type: linear, end: 0.05, duration: 0.1}: its last value, and the fraction"
 _OWN_POLICY = "it explores by its own policy; leave it out"
@@ -130,15 +130,16 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "n_steps": {ON_POLICY: "num_steps", REPLAY: "n_step", PLANNING: "n_step"},
     "n_step": {ON_POLICY: "num_steps"},
     "num_steps": {},
-    "batch_size": {"a2c": _WHOLE, ON_POLICY: "minibatch_size"},
+    "batch_size": {"a2c": _WHOLE, "impala": _WHOLE, ON_POLICY: "minibatch_size"},
     "minibatch_size": {REPLAY: "batch_size", PLANNING: "batch_size", OFFLINE: "batch_size"},
     "num_minibatches": {
         "a2c": _WHOLE,
+        "impala": _WHOLE,
         ON_POLICY: "set `minibatch_size`, transitions per gradient step: `num_steps` * `num_envs` / num_minibatches",
         REPLAY: "`batch_size` is the number of transitions per gradient step; leave it out",
         PLANNING: "`batch_size` is the number of windows per gradient step; leave it out",
     },
-    "n_epochs": {"a2c": _ONE_PASS, ON_POLICY: "update_epochs", REPLAY: _ROUNDS, PLANNING: _RATIO},
+    "n_epochs": {"a2c": _ONE_PASS, "impala": _ONE_PASS, ON_POLICY: "update_epochs", REPLAY: _ROUNDS, PLANNING: _RATIO},
     "update_epochs": {REPLAY: _ROUNDS, PLANNING: _RATIO},
     "gae_lambda": {},
     "clip_range": {ON_POLICY: "clip_coef"},
@@ -199,7 +200,13 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "learning_starts": {},
     "train_freq": {ON_POLICY: _ROLLOUTS, REPLAY: "train_interval", PLANNING: _RATIO, OFFLINE: _EVERY_STEP},
     "train_frequency": {ON_POLICY: _ROLLOUTS, REPLAY: "train_interval", PLANNING: _RATIO, OFFLINE: _EVERY_STEP},
-    "gradient_steps": {"a2c": _ONE_PASS, ON_POLICY: "update_epochs", PLANNING: _RATIO, OFFLINE: _EVERY_STEP},
+    "gradient_steps": {
+        "a2c": _ONE_PASS,
+        "impala": _ONE_PASS,
+        ON_POLICY: "update_epochs",
+        PLANNING: _RATIO,
+        OFFLINE: _EVERY_STEP,
+    },
     "tau": {PLANNING: _COPIED},
     "target_update_interval": {"SAC": _BY_TAU, "DiscreteSAC": _BY_TAU, "TD3": _BY_TAU},
     "target_network_frequency": {

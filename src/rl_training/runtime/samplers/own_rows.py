@@ -17,6 +17,7 @@ from gymnasium import Space
 from rl_training.algorithms.base import HostAction, OnPolicyAlgorithm
 from rl_training.data.observations import NumpyObservation, map_observation, sample_batch
 from rl_training.errors import ConfigError
+from rl_training.models.encoders import image_encoders
 
 
 class OwnRows:
@@ -86,6 +87,27 @@ def check_rows_alone(actor: OwnRows, space: Space[Any], num_envs: int, controls:
                 f"samplers: the network of {type(algorithm).__qualname__} mixes the rows of a batch, so that an "
                 "environment's actions depend on the others; leave samplers out, or use a network that does not"
             )
+
+
+def convolve_own_rows(actor: OwnRows, space: Space[Any], num_envs: int) -> None:
+    """Let convolutions, which cost most of acting, compute the own rows only, where that changes no bit.
+
+    They are tried on random images: the order in which they sum depends on shapes, never on what an image shows.
+    """
+    encoder: Any = getattr(getattr(actor.algorithm, "model", None), "encoder", None)
+    images, own = image_encoders(encoder), actor.rows
+    start = max(0, min(own.start, num_envs - 2))
+    rows = slice(start, max(own.stop, start + 2))  # a single image is convolved in another order
+    if not images or rows.stop - rows.start >= num_envs:
+        return
+    observation = sample_batch(space, num_envs, actor.algorithm.device)
+    with torch.inference_mode():
+        expected = encoder(observation)[own]
+        for image in images:
+            image.only_rows = rows
+        if not torch.equal(encoder(observation)[own], expected):
+            for image in images:
+                image.only_rows = None
 
 
 def _sample(space: Space[Any], rows: int) -> NumpyObservation:
