@@ -128,6 +128,10 @@ class ExportedPolicy:
         assert after is not None
         return (actions[0], after[0]) if single else (actions, after)
 
+    def actions(self, observation: np.ndarray | Mapping[str, np.ndarray], mask: np.ndarray | None = None) -> np.ndarray:
+        """Return the best actions [B, ...] for raw observations [B, ...] that were checked before."""
+        return self.act(observation, mask)[0]
+
     def act(
         self,
         observation: np.ndarray | Mapping[str, np.ndarray],

@@ -160,6 +160,7 @@ def test_a_memory_brings_the_sign_of_a_maze_to_its_fork(tmp_path: Path) -> None:
 
 BARS = {
     "dqn-tmaze": 0.95,
+    "dqn-cartpolenovel": 475,
     "dqn-cartpole": 475,
     "dqn-mountaincar": -120,
     "qr_dqn-cartpole": 450,
