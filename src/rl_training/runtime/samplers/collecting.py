@@ -27,7 +27,7 @@ from rl_training.runtime.collector import checked_mask, checked_memory
 from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.samplers.own_rows import example_action
 from rl_training.runtime.samplers.pool import SamplerPool, sampler_context, split_rows
-from rl_training.runtime.samplers.sampler import Collected, GroupState, Order, SamplerSetup
+from rl_training.runtime.samplers.sampler import Collected, GroupState, Order, SamplerSetup, TruncatedEpisodes
 from rl_training.runtime.samplers.shared_memory import RolloutForm, SharedRollout, SharedWeights, copied
 from rl_training.runtime.setup.restored_state import check_form
 from rl_training.runtime.setup.streams import derive_seeds
@@ -140,7 +140,7 @@ class SampledCollector:
         following = self._following(rollout.transitions) if self.lag else None
         if following is not None:
             self._begin(following)
-        return self._as_acted(rollout, acted)
+        return self._as_acted(rollout, groups, acted)
 
     def _begin(self, controls: Mapping[str, float]) -> None:
         """Let the samplers begin the next rollout."""
@@ -180,33 +180,42 @@ class SampledCollector:
         states = self._states
         return storage.on_device(_joined_observation(states), self.device, _joined_memory(states), self._joined_mask())
 
-    def _as_acted(self, rollout: Rollout, acted: Mapping[str, Any] | None) -> Rollout:
+    def _as_acted(self, rollout: Rollout, groups: Sequence[Collected], acted: Mapping[str, Any] | None) -> Rollout:
         """Return the rollout with the values of final observations by the weights that acted."""
         if acted is None:
-            return self._with_final_values(rollout)
+            return self._with_final_values(rollout, groups)
         latest = copied(self.actor.learned_weights())
         self.actor.load_weights(acted)
         try:
-            return self.actor.as_acted(self._with_final_values(rollout))
+            return self.actor.as_acted(self._with_final_values(rollout, groups))
         finally:
             self.actor.load_weights(latest)
 
-    def _with_final_values(self, rollout: Rollout) -> Rollout:
+    def _with_final_values(self, rollout: Rollout, groups: Sequence[Collected]) -> Rollout:
         """Return the rollout with the values of truncated episodes' final observations."""
-        truncated = (rollout.truncated & ~rollout.terminated).cpu().numpy()
-        if not truncated.any():
+        by_step: dict[int, list[TruncatedEpisodes]] = {}
+        for group in groups:
+            for ends in group.truncated:
+                by_step.setdefault(ends.step, []).append(ends)
+        if not by_step:
             return rollout
-        finals = self._rollouts[self._turn - 1].finals(ALL)
         final_value = rollout.final_value.clone()
-        for step in np.flatnonzero(truncated.any(axis=1)):
+        for step, parts in by_step.items():
             # Those of one step together, as a run without samplers values them.
-            at = (step, np.flatnonzero(truncated[step]))
-            final = to_tensor(map_observation(lambda column, at=at: column[at], finals["observation"]), self.device)
-            also: Any = {"memory": finals["memory"][at]} if "memory" in finals else {}
-            if self._masked and self.actor.values_of_legal:
-                also["mask"] = torch.as_tensor(finals["mask"][at], device=self.device)
-            final_value[at] = self.actor.values(final, **also)
+            rows = torch.as_tensor(np.concatenate([ends.rows for ends in parts]), device=self.device)
+            final_value[step, rows] = self._values(parts)
         return replace(rollout, final_value=final_value)
+
+    def _values(self, parts: Sequence[TruncatedEpisodes]) -> torch.Tensor:
+        """Return the values of final observations, one part after the other."""
+        joined = map_observation(lambda *arrays: np.concatenate(arrays), *(ends.observation for ends in parts))
+        also: Any = {}
+        if any(ends.memory is not None for ends in parts):
+            also["memory"] = np.concatenate([ends.memory for ends in parts])
+        if self.actor.values_of_legal and any(ends.mask is not None for ends in parts):
+            masks = [self._all_legal(len(ends.rows)) if ends.mask is None else ends.mask for ends in parts]
+            also["mask"] = torch.as_tensor(np.concatenate(masks), device=self.device)
+        return self.actor.values(to_tensor(joined, self.device), **also)
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -288,12 +297,14 @@ class SampledCollector:
         """Return the action masks of all environments; a group without any allows everything."""
         if all(state.mask is None for state in self._states):
             return None
-        width = mask_width(self.env.action_space)
         parts = [
-            np.ones((rows.stop - rows.start, width), np.bool_) if state.mask is None else state.mask
+            self._all_legal(rows.stop - rows.start) if state.mask is None else state.mask
             for rows, state in zip(self._rows, self._states, strict=True)
         ]
         return np.concatenate(parts)
+
+    def _all_legal(self, rows: int) -> np.ndarray:
+        return np.ones((rows, mask_width(self.env.action_space)), np.bool_)
 
 
 def _joined_observation(states: Sequence[GroupState]) -> NumpyObservation:

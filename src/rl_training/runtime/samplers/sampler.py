@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import Space
 
-from rl_training.data.observations import NumpyObservation, map_observation
+from rl_training.data.observations import NumpyObservation
 from rl_training.data.rollout import RolloutStorage
 from rl_training.envs.normalize import NormalizedVectorEnv, Normalizers
 from rl_training.envs.slot import EnvFactory, EnvSlot
@@ -82,6 +82,18 @@ class GroupState:
     memory: np.ndarray | None
 
 
+class TruncatedEpisodes(NamedTuple):
+    """The ends of episodes that were truncated at the same step, which the run values."""
+
+    step: int
+    rows: np.ndarray
+    """[ends] the environments, as the run numbers them."""
+    observation: NumpyObservation
+    """[ends, ...] the true final observations."""
+    mask: np.ndarray | None
+    memory: np.ndarray | None
+
+
 @dataclass(frozen=True)
 class Collected:
     """What a sampler returns beside the columns that it has written to shared memory."""
@@ -93,6 +105,7 @@ class Collected:
     """What the normalisers have seen."""
     masked: bool
     """Whether any step had action masks."""
+    truncated: list[TruncatedEpisodes]
     events: list[tuple[int, StepEvents]]
     """The steps at which episodes ended or metrics were given."""
     finished: float
@@ -124,7 +137,6 @@ class Sampler:
         env = self._env if self._normalizers is None else NormalizedVectorEnv(self._env, self._normalizers)
         self._collector = GroupCollector(env, actor, setup)
         self._storages = [RolloutStorage.over(rollout.columns(rows)) for rollout in setup.rollouts]
-        self._finals = [rollout.finals(rows) for rollout in setup.rollouts]
 
     def reset(self, seeds: list[int]) -> GroupState:
         """Start the environments with their seeds and return their raw observations."""
@@ -159,13 +171,14 @@ class Sampler:
 
         storage = self._storages[order.rollout]
         masked |= collector.shows_mask
-        collector.fill(storage, self._finals[order.rollout], order.controls, note)
+        collector.fill(storage, order.controls, note)
         return Collected(
             state=GroupState(self._env.state_dict(), *collector.shown()),
             generator=collector.generator.get_state(),
             acting=self._algorithm.acting_state(),
             gained={} if self._normalizers is None else self._normalizers.gained(),
             masked=masked,
+            truncated=collector.truncated,
             events=events,
             finished=time.monotonic(),
         )
@@ -188,7 +201,8 @@ class GroupCollector(RolloutCollector):
             generator=torch.Generator(),
         )
         self.steps_at_once = setup.config.num_envs
-        self._finals: dict[str, Any] = {}
+        self._first = actor.rows.start
+        self.truncated: list[TruncatedEpisodes] = []  # in the latest rollout
 
     def _start(self) -> None:
         """Leave it to the run to start the environments, or to restore them."""
@@ -210,26 +224,19 @@ class GroupCollector(RolloutCollector):
         """Go on from other observations."""
         self._observation, self._mask, self.memory = state.observation, state.mask, state.memory
 
-    def fill(self, storage: RolloutStorage, finals: dict[str, Any], controls: Mapping[str, float], note: Any) -> None:
-        """Collect a rollout into `storage`, and the final observations of truncated episodes into `finals`."""
+    def fill(self, storage: RolloutStorage, controls: Mapping[str, float], note: Callable[[StepBatch], None]) -> None:
+        """Collect a rollout into `storage`."""
         self.actor.start_rollout()
         storage.clear()
-        self.storage, self._finals = storage, finals
+        self.storage, self.truncated = storage, []
         while not storage.full:
             self.take_steps(controls, note)
 
     def _value_finals(self, final: NumpyObservation, mask: np.ndarray | None, rows: np.ndarray) -> None:
         assert self.storage is not None
-        at = (self.storage.position - 1, rows)
-
-        def write(column: np.ndarray, array: np.ndarray) -> None:
-            column[at] = array
-
-        map_observation(write, self._finals["observation"], final)
-        if "mask" in self._finals:
-            self._finals["mask"][at] = True if mask is None else mask
-        if self.memory is not None:
-            self._finals["memory"][at] = self.memory[rows]
+        memory = None if self.memory is None else self.memory[rows]
+        ends = TruncatedEpisodes(self.storage.position - 1, self._first + rows, final, mask, memory)
+        self.truncated.append(ends)
 
 
 class _WatchedEnv(SyncVectorEnv):

@@ -59,25 +59,16 @@ class SharedRollout:
             self._columns["mask"] = shared((form.mask_width,), np.bool_)
         if example.log_prob is not None and example.value is not None:
             self._columns |= {"log_prob": shared((), np.float32), "value": shared((), np.float32)}
-        # Only what was truncated is written: a page that nobody writes takes no memory.
-        self._finals: dict[str, Any] = {"observation": map_observation(of_one_row, row)}
-        if form.mask_width:
-            self._finals["mask"] = shared((form.mask_width,), np.bool_)
         if example.memory is not None:
             self._columns["memory"] = of_one_row(example.memory)
-            self._finals["memory"] = of_one_row(example.memory)
 
     def columns(self, rows: slice) -> dict[str, Any]:
         """Return views of the columns of some environments, [num_steps, rows, ...]."""
         return {name: _views(column, rows) for name, column in self._columns.items()}
 
-    def finals(self, rows: slice) -> dict[str, Any]:
-        """Return views of final observations, their masks and memories, valid where an episode was truncated."""
-        return {name: _views(column, rows) for name, column in self._finals.items()}
-
     @property
     def nbytes(self) -> int:
-        """Size of the columns in bytes, without final observations."""
+        """Size of the columns in bytes."""
         return sum(array.nbytes for column in self.columns(slice(None)).values() for array in _arrays(column))
 
 

@@ -188,7 +188,7 @@ def _learning_demands(config: TrainConfig, params: Any, observation: int, action
         key = _largest_setting(params, ("batch_size", "gradient_steps", "train_interval"))
         what, each = f"batches drawn at once ({batches} x batch_size {params.batch_size})", 2 * observation
         if getattr(params, "recurrent", None) is not None:
-            # A sequence has one step at least, and its numbers are not more than the replay's.
+            # A sequence may have a single step, but always has a memory to begin with.
             each += FLOAT * params.recurrent.memory_size  # type: ignore[attr-defined]
         yield Demand(key, what, batches * params.batch_size * (each + STEP_BESIDES))
     if isinstance(params, DQNParams):
