@@ -9,7 +9,7 @@ from typing import Any
 from rl_training.envs.lookup import check_make_kwargs, explain_make_failure, find_spec
 from rl_training.envs.multi_agent.agent_vector import AgentVectorEnv
 from rl_training.envs.multi_agent.world import World
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, EnvironmentFailure
 from rl_training.experiment.configuration.env_params import EnvParams
 
 # Of the wrapper keys, these apply to worlds; normalisation is added outside.
@@ -52,11 +52,12 @@ def make_world(env_id: str, params: EnvParams, index: int, render_mode: str | No
         kwargs["render_mode"] = render_mode
     try:
         return World(partial(_call, spec.entry_point, kwargs), index, max_steps=params.max_episode_steps)
-    except Exception as error:
-        explanation = explain_make_failure(spec, params, error.__cause__ if error.__cause__ is not None else error)  # type: ignore[arg-type]
+    except EnvironmentFailure as failure:
+        cause = failure.__cause__
+        explanation = explain_make_failure(spec, params, cause) if isinstance(cause, Exception) else None
         if explanation is None:
             raise
-        raise explanation from error
+        raise explanation from cause
 
 
 def _call(make: Any, kwargs: dict[str, Any]) -> Any:
