@@ -31,6 +31,7 @@ from peers.clock import Clock
 from records import D3RLPY, OURS, RESULTS, SB3, SB3_CONTRIB, machine, versions, why_missing
 from rl_training.envs.lookup import find_spec
 from rl_training.envs.workers.processes import fresh_processes
+from rl_training.errors import MissingExtraError
 from rl_training.experiment.checkpoints import CHECKPOINTS, LATEST
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_files import load_config
@@ -50,6 +51,7 @@ from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 
 EVALUATION_EPISODES, QUICK_EPISODES = 100, 10
 PER_RUN = ("seed", "output_dir")
+STORED_SCORES = ("eval_return_mean", "eval_return_std", "eval_episodes", "eval_env_success")
 
 
 def only_errors() -> None:
@@ -99,8 +101,11 @@ class Job:
         needs = [SB3] if self.side == SB3 else []
         if self.side == SB3 and self.config().algo_kwargs.get("recurrent") is not None:
             needs.append(SB3_CONTRIB)
-        if "box2d" in str(find_spec(self.config().task_name).entry_point):
-            needs.append("Box2D")
+        try:
+            if "box2d" in str(find_spec(self.config().task_name).entry_point):
+                needs.append("Box2D")
+        except MissingExtraError as error:
+            return [str(error)]
         reasons = [reason for reason in map(why_missing, needs) if reason is not None]
         if self.side == D3RLPY:
             from peers.d3rlpy_models import why_missing as why_no_d3rlpy
@@ -131,7 +136,7 @@ def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict
         "resumed_at_steps": read_metadata(result.run_dir)["resumed_at_steps"],
         "final_evaluation": result.metrics["eval_return_mean"],
         "evaluations": evaluation_curve(result.run_dir),
-        **{key: scores[key] for key in ("eval_return_mean", "eval_return_std", "eval_episodes")},
+        **{key: scores[key] for key in STORED_SCORES if key in scores},
     }
 
 

@@ -119,7 +119,8 @@ PROOF = (
 # usual way without a memory, which sees the last four observations.
 _STACKED = ("algo_kwargs.recurrent=null", "algo_kwargs.hidden_sizes=[64,64]", "env_kwargs.frame_stack=4")
 MEMORY = (
-    Cell("ppo-cartpolenovel", suite="memory"),
+    Cell("ppo-cartpolenovel", ("algo_kwargs.num_steps=32", "algo_kwargs.update_epochs=20"), "zoo", suite="memory"),
+    Cell("ppo-cartpolenovel", sides=(OURS,), suite="memory"),
     # The peer's sequences are as long as its minibatches.
     Cell("ppo-pendulumnovel", ("algo_kwargs.recurrent.sequence_length=128",), "long", suite="memory"),
     Cell("ppo-pendulumnovel", sides=(OURS,), suite="memory"),

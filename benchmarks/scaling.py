@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of a check")
     options = parser.parse_args(arguments)
     path = results / FILE
-    content = stored(path) if path.exists() else {"benchmark": "workers", "tasks": {}}
+    content: dict[str, Any] = stored(path) if path.exists() else {"benchmark": "workers", "tasks": {}}
     for case in CASES:
         if options.only and case.preset not in options.only:
             continue

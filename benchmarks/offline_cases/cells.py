@@ -53,7 +53,5 @@ CELLS = {
         _cell("sac-pendulum", *_online("pendulum", 10_000), label="from_dataset"),
         _cell("sac-pendulum", *_online("pendulum", 10_000), *LAYER_NORM, label="from_dataset_layer_norm"),
     ),
-    "hopper-online": (
-        _cell("sac-hopper", *_online("hopper", 50_000), label="from_dataset", seeds=(1, 2, 3)),
-    ),
+    "hopper-online": (_cell("sac-hopper", *_online("hopper", 50_000), label="from_dataset", seeds=(1, 2, 3)),),
 }

@@ -80,9 +80,9 @@ def store_relations(relations: Sequence[Relation], results: Path) -> Iterator[st
         if len(one) < SEEDS_FOR_INTERVAL or (behaviour is None and len(other) < SEEDS_FOR_INTERVAL):
             continue
         measured = _RULES[relation.kind](one, other or [behaviour], random_score(relation.env_id))
-        of = {"one": relation.one, "other": relation.other}
-        of |= {} if relation.at_step is None else {"at_step": relation.at_step}
-        found.append({"relation": relation.kind, **of, **measured})
+        at_step = {} if relation.at_step is None else {"at_step": relation.at_step}
+        of = {"relation": relation.kind, "one": relation.one, "other": relation.other, **at_step}
+        found.append({**of, **measured})
         shown = {key: round(value, 3) if isinstance(value, float) else value for key, value in measured.items()}
         yield f"{relation.one} {relation.kind} {relation.other}: {shown}"
     content = {"benchmark": "offline_relations", "datasets": datasets, "relations": found, **origin()}

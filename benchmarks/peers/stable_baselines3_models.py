@@ -124,7 +124,9 @@ def _ppo(config: TrainConfig, params: Any, env: Any) -> Any:
         ent_coef_warmup_steps=0,
     )
     images = env_params(config, "training").atari
-    model, policy, memory = (PPO, "CnnPolicy" if images else "MlpPolicy", {})
+    model: Any = PPO
+    policy = "CnnPolicy" if images else "MlpPolicy"
+    memory: dict[str, Any] = {}
     if params.recurrent is not None:
         model, policy, memory = _with_memory(params, images)
     network: dict[str, Any] = {

@@ -149,7 +149,7 @@ CASES = {
     "recurrent": Case(
         words="CartPoleNoVel-v1, RL Zoo's settings: 8 envs, 32 steps, 20 epochs, minibatch 256, two LSTMs of 64",
         preset="ppo-cartpolenovel",
-        settings=(),
+        settings=("algo_kwargs.num_steps=32", "algo_kwargs.update_epochs=20"),
         sides=_OURS_AND_SB3,
         ratios=_AGAINST_SB3,
         steps=20_480,

@@ -84,10 +84,12 @@ class Times(NamedTuple):
 def _times(case: Case, *changes: str) -> Times:
     with tempfile.TemporaryDirectory() as folder:
         result = train(config_of(case, folder, *changes))
+        assert result.checkpoint_path is not None
         weights = load_file(result.checkpoint_path / TENSORS)
         sent = sum(value.nbytes for name, value in weights.items() if _is_sent(name))
         space = load_policy(result.run_dir).observation_space
-        row = int(np.prod(space.shape)) * space.dtype.itemsize + _SCALARS
+        assert space.shape is not None
+        row = int(np.prod(space.shape)) * np.dtype(space.dtype).itemsize + _SCALARS
         return Times(result.metrics["time_collect"], result.metrics["time_update"], sent, row)
 
 

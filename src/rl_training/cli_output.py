@@ -191,14 +191,17 @@ class _StderrHandler(logging.Handler):
 @contextlib.contextmanager
 def _logging_to_stderr(*, quiet: bool) -> Iterator[None]:
     logger = logging.getLogger("rl_training")
-    handler, level = _StderrHandler(), logger.level
+    handler, level, propagate = _StderrHandler(), logger.level, logger.propagate
     logger.addHandler(handler)
+    # A library of an environment may add a handler to the root logger, which would show every line a second time.
+    logger.propagate = bool(logging.getLogger().handlers)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
     try:
         yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+        logger.propagate = propagate
 
 
 @contextlib.contextmanager

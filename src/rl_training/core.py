@@ -25,7 +25,8 @@ if TYPE_CHECKING:
         train,
     )
     from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACParams
-    from rl_training.algorithms.dqn import DQN, DQNParams, QRDQNParams
+    from rl_training.algorithms.dqn import DQN
+    from rl_training.algorithms.params.dqn_params import DQNParams, QRDQNParams
     from rl_training.algorithms.params.ppo_params import A2CParams, PPOParams
     from rl_training.algorithms.params.sac_params import SACParams
     from rl_training.algorithms.ppo import PPO
@@ -62,7 +63,8 @@ __all__ = [
 
 _MODULES = {
     "discrete_sac": ("DiscreteSAC", "DiscreteSACParams"),
-    "dqn": ("DQN", "DQNParams", "QRDQNParams"),
+    "dqn": ("DQN",),
+    "params.dqn_params": ("DQNParams", "QRDQNParams"),
     "ppo": ("PPO",),
     "params.ppo_params": ("A2CParams", "PPOParams"),
     "params.sac_params": ("SACParams",),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from rl_training.envs.arrays import as_batch, as_mask
+from rl_training.envs.arrays import as_batch, as_mask, as_memory
 from rl_training.errors import AxiomError, MissingExtraError
 from rl_training.experiment.storage.untrusted import UntrustedFileError, read_bytes, read_json
 
@@ -27,6 +27,10 @@ MAX_FILE_BYTES = 4 << 30
 ACTION = "action"
 MASK = "action_mask"
 OBSERVATION = "observation"
+STATE = "state"
+EPISODE_START = "episode_start"
+NEXT_STATE = "next_state"
+_KINDS = (OBSERVATION, MASK, STATE, EPISODE_START, "noise")
 NEUTRAL = {"normal": 0.0, "exponential": 1.0, "uniform": 0.5}
 """The noise with which a sampled action is the most likely one, by distribution."""
 
@@ -39,7 +43,7 @@ class Input(NamedTuple):
     """One input of an exported policy, an array [batch, *shape]."""
 
     name: str
-    kind: Literal["observation", "action_mask", "noise"]
+    kind: Literal["observation", "action_mask", "state", "episode_start", "noise"]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     key: str | None = None
@@ -54,8 +58,8 @@ class Input(NamedTuple):
 class Runner(Protocol):
     """Computes actions from the arrays of all inputs."""
 
-    def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the actions [batch, ...]."""
+    def __call__(self, arrays: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
+        """Return the actions [batch, ...], and the states [batch, size] after them if the policy has a memory."""
 
 
 class ExportedPolicy:
@@ -67,6 +71,7 @@ class ExportedPolicy:
         self._runner = runner
         self._observed = [one for one in inputs if one.kind == "observation"]
         self._mask = next((one for one in inputs if one.kind == "action_mask"), None)
+        self._state = next((one for one in inputs if one.kind == "state"), None)
         self._noise = [one for one in inputs if one.kind == "noise"]
         self._plain = self._observed[0] if self._observed[0].key is None else None
 
@@ -76,17 +81,32 @@ class ExportedPolicy:
         return self._mask is not None
 
     @property
+    def memory_size(self) -> int:
+        """Numbers that the policy remembers from step to step of an episode; 0: nothing."""
+        return 0 if self._state is None else self._state.shape[0]
+
+    @property
     def samples(self) -> bool:
         """Whether the policy can sample actions."""
         return bool(self._noise)
 
     def predict(
-        self, observation: Any, *, action_mask: Any = None, deterministic: bool = True, seed: int | None = None
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        *,
+        action_mask: Any = None,
+        deterministic: bool = True,
+        seed: int | None = None,
     ) -> Any:
         """Return the action for one observation, or the actions for a batch of observations.
 
         With `deterministic=False` actions are sampled, if the policy was exported so; equal seeds then give equal
         actions.
+
+        A policy with a memory returns the action and its new state, which the next call takes as `state`; None, and
+        `episode_start` true for an episode, start anew.
         """
         arrays, single = self._as_batch(observation)
         rows = len(next(iter(arrays.values())))
@@ -98,34 +118,58 @@ class ExportedPolicy:
         generator = None
         if not deterministic:
             generator = np.random.default_rng(seed)
-        actions = self.run(arrays, mask, generator)
-        return actions[0] if single else actions
+        if not self.memory_size:
+            if state is not None or episode_start is not None:
+                raise AxiomError("this policy has no memory; leave state and episode_start out")
+            actions, _ = self.run(arrays, mask, generator)
+            return actions[0] if single else actions
+        memory = as_memory(state, episode_start, self.memory_size, rows, single=single)
+        actions, after = self.run(arrays, mask, generator, *memory)
+        assert after is not None
+        return (actions[0], after[0]) if single else (actions, after)
 
-    def actions(self, observation: np.ndarray | Mapping[str, np.ndarray], mask: np.ndarray | None = None) -> np.ndarray:
-        """Return the best actions [B, ...] for raw observations [B, ...] that were checked before."""
+    def act(
+        self,
+        observation: np.ndarray | Mapping[str, np.ndarray],
+        mask: np.ndarray | None = None,
+        memory: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the best actions [B, ...] for raw observations [B, ...] that were checked before.
+
+        With a memory also the states after them, from `memory` [B, size], the states before; None if there is none.
+        """
         arrays = {
             one.name: np.asarray(observation if one.key is None else observation[one.key], one.dtype)
             for one in self._observed
         }
-        return self.run(arrays, mask, None)
+        return self.run(arrays, mask, None, memory)
 
     def run(
-        self, arrays: dict[str, np.ndarray], mask: np.ndarray | None, generator: np.random.Generator | None
-    ) -> np.ndarray:
-        """Return the actions for checked arrays of the observation, sampled if a generator is given."""
+        self,
+        arrays: dict[str, np.ndarray],
+        mask: np.ndarray | None,
+        generator: np.random.Generator | None,
+        memory: np.ndarray | None = None,
+        episode_start: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the actions for checked arrays of the observation, sampled if a generator is given, and the states."""
         rows = len(arrays[self._observed[0].name])
         if self._mask is not None:
             arrays[self._mask.name] = np.ones((rows, *self._mask.shape), bool) if mask is None else mask
         if generator is not None and not self._noise:
             raise AxiomError("this policy was exported without sampling; export it with --stochastic")
+        if self._state is not None:
+            arrays[STATE] = np.zeros((rows, *self._state.shape), np.float32) if memory is None else memory
+            arrays[EPISODE_START] = np.zeros(rows, bool) if episode_start is None else episode_start
         for one in self._noise:
             arrays[one.name] = _noise(one, rows, generator)
-        return self._runner(arrays) if rows else self._no_actions()
+        outputs = self._runner(arrays) if rows else self._nothing()
+        return outputs[0], outputs[1] if self._state is not None else None
 
-    def _no_actions(self) -> np.ndarray:
-        """Return the actions for no observations, of which onnxruntime does not know the shape."""
+    def _nothing(self) -> list[np.ndarray]:
+        """Return actions and states for no observations, of which onnxruntime does not know the shape."""
         output = self.record["output"]
-        return np.zeros((0, *output["shape"]), output["dtype"])
+        return [np.zeros((0, *output["shape"]), output["dtype"]), np.zeros((0, self.memory_size), np.float32)]
 
     def _as_batch(self, observation: Any) -> tuple[dict[str, np.ndarray], bool]:
         """Return the observation's arrays by the name of their input, and whether it was a single one."""
@@ -169,13 +213,16 @@ def open_policy(content: bytes, record: Mapping[str, Any], name: str, *, threads
         inputs = [_input(entry) for entry in record["inputs"]]
         if not any(one.kind == "observation" for one in inputs):
             raise ValueError("no observation among the inputs")
+        _check_memory(inputs)
         np.zeros((0, *record["output"]["shape"]), record["output"]["dtype"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ExportError(
             f"the record of {name} does not describe its inputs and output ({error!s:.200}); export again"
         ) from None
-    runner = _onnx(content, inputs, name, threads) if record["format"] == "onnx" else _program(content, inputs, name)
-    return ExportedPolicy(runner, inputs, record)
+    outputs = [ACTION, NEXT_STATE] if any(one.kind == "state" for one in inputs) else [ACTION]
+    if record["format"] == "onnx":
+        return ExportedPolicy(_onnx(content, inputs, outputs, name, threads), inputs, record)
+    return ExportedPolicy(_program(content, inputs, outputs, name), inputs, record)
 
 
 def record_path(file: str | Path) -> str:
@@ -200,9 +247,16 @@ def read_record(file: str | Path) -> dict[str, Any]:
     return record
 
 
+def _check_memory(inputs: Sequence[Input]) -> None:
+    """Raise an error if the inputs of a memory are not both there, in the form that they are given in."""
+    found = [(one.name, one.kind, len(one.shape)) for one in inputs if one.kind in (STATE, EPISODE_START)]
+    if found and sorted(found) != [(EPISODE_START, EPISODE_START, 0), (STATE, STATE, 1)]:
+        raise ValueError("a memory has one state, a vector, and one start of an episode")
+
+
 def _input(entry: Mapping[str, Any]) -> Input:
     shape = tuple(entry["shape"])
-    if not all(type(size) is int and size >= 0 for size in shape) or entry["kind"] not in (OBSERVATION, MASK, "noise"):
+    if not all(type(size) is int and size >= 0 for size in shape) or entry["kind"] not in _KINDS:
         raise ValueError(f"{entry!s:.100}")
     dtype = np.dtype(entry["dtype"])
     low, high = (None if entry.get(side) is None else np.array(entry[side], dtype) for side in ("low", "high"))
@@ -235,7 +289,7 @@ def _noise(one: Input, rows: int, generator: np.random.Generator | None) -> np.n
     return np.asarray(drawn, one.dtype)
 
 
-def _onnx(content: bytes, inputs: Sequence[Input], name: str, threads: int) -> Runner:
+def _onnx(content: bytes, inputs: Sequence[Input], outputs: list[str], name: str, threads: int) -> Runner:
     try:
         import onnxruntime
     except ImportError as error:
@@ -251,21 +305,22 @@ def _onnx(content: bytes, inputs: Sequence[Input], name: str, threads: int) -> R
         raise ExportError(f"{name} cannot be read as an ONNX file ({cause:.200}); export the policy again") from error
     if {one.name for one in session.get_inputs()} != {one.name for one in inputs}:
         raise ExportError(f"{name} does not have the inputs that its record describes; export the policy again")
-    outputs = [ACTION]
+    if [one.name for one in session.get_outputs()] != outputs:
+        raise ExportError(f"{name} does not have the outputs that its record describes; export the policy again")
 
-    def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    def run(arrays: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
         try:
-            action: np.ndarray = session.run(outputs, arrays)[0]
+            action, *after = session.run(outputs, arrays)
         except Exception as error:
             cause = " ".join(str(error).split())
             raise ExportError(f"{name} cannot be run ({cause:.200}); export the policy again") from error
         # onnxruntime's integers are C's `long long`, equal to int64 but of another class.
-        return action.view(np.int64) if action.dtype.char == "q" else action
+        return [action.view(np.int64) if action.dtype.char == "q" else action, *after]
 
     return run
 
 
-def _program(content: bytes, inputs: Sequence[Input], name: str) -> Runner:
+def _program(content: bytes, inputs: Sequence[Input], outputs: list[str], name: str) -> Runner:
     import torch
 
     try:
@@ -275,9 +330,9 @@ def _program(content: bytes, inputs: Sequence[Input], name: str) -> Runner:
         raise ExportError(f"{name} cannot be read as a pt2 file ({cause:.200}); export the policy again") from error
     names = [one.name for one in inputs]
 
-    def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    def run(arrays: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
         with torch.no_grad():
-            action: np.ndarray = module(*(torch.from_numpy(arrays[name].copy()) for name in names)).numpy()
-            return action
+            made = module(*(torch.from_numpy(arrays[name].copy()) for name in names))
+        return [output.numpy() for output in (made if len(outputs) > 1 else (made,))]
 
     return run

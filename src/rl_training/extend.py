@@ -17,9 +17,10 @@ if TYPE_CHECKING:
         OnPolicyAlgorithm,
         PlanningAlgorithm,
     )
-    from rl_training.algorithms.dqn import DQN, DQNParams
+    from rl_training.algorithms.dqn import DQN
     from rl_training.algorithms.offline.iql import IQL, IQLParams
     from rl_training.algorithms.offline.td3_bc import TD3BC, TD3BCParams
+    from rl_training.algorithms.params.dqn_params import DQNParams
     from rl_training.algorithms.params.offline_params import OfflineParams, OfflineValueParams
     from rl_training.algorithms.params.on_policy_params import OnPolicyParams
     from rl_training.algorithms.params.ppo_params import PPOParams
@@ -97,7 +98,8 @@ _MODULES = {
         "OnPolicyAlgorithm",
         "PlanningAlgorithm",
     ),
-    "algorithms.dqn": ("DQN", "DQNParams"),
+    "algorithms.dqn": ("DQN",),
+    "algorithms.params.dqn_params": ("DQNParams",),
     "algorithms.offline.iql": ("IQL", "IQLParams"),
     "algorithms.offline.td3_bc": ("TD3BC", "TD3BCParams"),
     "algorithms.params.offline_params": ("OfflineParams", "OfflineValueParams"),

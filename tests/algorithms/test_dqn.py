@@ -24,7 +24,8 @@ from replay_parts import (
     random_batch,
 )
 from rl_training.algorithms.distributional import project_categorical
-from rl_training.algorithms.dqn import DQN, C51Params, DoubleDQNParams, DQNParams, QRDQNParams, RainbowParams
+from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.params.dqn_params import C51Params, DoubleDQNParams, DQNParams, QRDQNParams, RainbowParams
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 from rl_training.models.encoders import VectorEncoder

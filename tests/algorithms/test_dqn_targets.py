@@ -13,7 +13,8 @@ from torch import Tensor
 
 from replay_parts import CPU, batch_of
 from rl_training.algorithms.distributional import categorical_loss, project_categorical, quantile_huber_loss
-from rl_training.algorithms.dqn import DQNParams, dqn_loss, dqn_target, expected_values
+from rl_training.algorithms.dqn import dqn_loss, dqn_target, expected_values
+from rl_training.algorithms.params.dqn_params import DQNParams
 from rl_training.data.replay import Replay, ReplayBatch
 from rl_training.data.samplers import UniformSampler
 

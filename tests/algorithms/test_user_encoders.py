@@ -19,7 +19,8 @@ from own_code import copy_run
 from ppo_parts import CHOICE, CPU, OBSERVATION, TORQUE, seeded
 from rl_training import load_policy
 from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACParams
-from rl_training.algorithms.dqn import DQN, DQNParams
+from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.params.dqn_params import DQNParams
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.params.sac_params import SACParams
 from rl_training.algorithms.ppo import PPO

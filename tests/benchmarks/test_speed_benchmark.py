@@ -170,7 +170,8 @@ def test_a_quick_look_measures_everything_and_stores_nothing(tmp_path: Path) -> 
     assert [one.efforts for one in measured] == [[Effort(1, quick=True)]] * len(speed.BENCHMARKS)
     assert not list(tmp_path.iterdir())
     assert set(speed.BENCHMARKS) == {
-        *("ppo", "ppo-long", "ppo-halfcheetah", "ppo-pong", "dqn", "sac", "td3", "efficientzero", "seeds", "sweep"),
+        *("ppo", "ppo-long", "ppo-halfcheetah", "ppo-pong", "recurrent", "dqn", "sac", "td3", "efficientzero"),
+        *("seeds", "sweep"),
         *(
             "search",
             "environments",
@@ -231,6 +232,7 @@ def test_missing_peers_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         **{name: [sb3, sbx] for name in ("ppo-long", "td3")},
         "ppo-halfcheetah": ["MuJoCo is not installed"],
         "ppo-pong": ["Atari games are not installed"],
+        "recurrent": ["sb3-contrib is not installed"],
         "efficientzero": ["no older checkout is there"],
     }
     assert training_speed.measure("ppo-long", nothing).missing[1] == f"{sbx}: {install_hint('bench')}"

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 from harness import assert_same_run, tiny_config, train_with_stops
-from rl_training.data.hindsight import GoalTask, HindsightReplay
+from rl_training.data.hindsight import GoalTask, HindsightReplay, of_every_goal
 from rl_training.data.samplers import UniformSampler
 from rl_training.envs.goal_tasks import BitFlip
 from rl_training.envs.normalize import Normalizers, ObservationNormalizer, RewardNormalizer
@@ -221,3 +221,24 @@ def test_a_stopped_run_with_hindsight_ends_as_one_that_was_not(algo, task, tmp_p
         )
 
     assert_same_run(train_with_stops(config("stopped"), [13, 31]), train(config("straight")).run_dir)
+
+
+def test_a_function_of_one_pair_is_asked_for_each_and_one_of_all_pairs_once():
+    achieved, desired = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]), np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 2.1]])
+    calls = []
+
+    def of_all(one, other, info):
+        calls.append(one.shape)
+        return np.linalg.norm(one - other, axis=-1) < 0.5
+
+    def of_one(one, other, info):  # as the mazes of Gymnasium-Robotics: wrong for several
+        return bool(np.linalg.norm(one - other) < 0.5)
+
+    def never(one, other, info):  # as Fetch
+        return False
+
+    assert of_every_goal(of_all, achieved, desired).tolist() == [True, False, True]
+    assert calls == [(3, 2)]
+    assert of_every_goal(of_one, achieved, desired).tolist() == [True, False, True]
+    assert of_every_goal(never, achieved, desired).tolist() == [False] * 3
+    assert of_every_goal(of_one, achieved[:1], desired[:1]).tolist() == [True]

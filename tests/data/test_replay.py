@@ -248,6 +248,8 @@ def test_much_that_is_new_comes_in_parts_that_are_small_to_copy(monkeypatch):
 class Scripted:
     """Stands for an algorithm: the actions are a function of the observations."""
 
+    memory_size = 0
+
     def __init__(self, policy) -> None:
         self.policy = policy
 

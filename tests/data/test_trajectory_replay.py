@@ -359,7 +359,7 @@ def test_the_estimate_is_the_bytes_of_the_arrays(capacity: int, prioritized: boo
         stack=1,
         prioritized=prioritized,
         hindsight=False,
-        search_width=search_bytes(actions),
+        more_width=search_bytes(actions),
     )
     assert size.columns(capacity) + size.index(capacity) == large_arrays(replay, capacity)
     assert search_bytes(actions) == 4 * actions + 4 + 1  # policy, value, how the step ended

@@ -16,11 +16,13 @@ from gymnasium.envs import registration
 
 from rl_training.envs.backend_choice import resolve_backend
 from rl_training.envs.families.vector_cartpole import VectorCartPole
+from rl_training.envs.lookup import find_spec
 from rl_training.envs.make import check_environment, make_slots, make_vector_env
 from rl_training.envs.vector import SyncVectorEnv
 from rl_training.envs.workers.async_vector import AsyncVectorEnv
 from rl_training.errors import ConfigError, EnvironmentFailure, MissingExtraError
 from rl_training.experiment.configuration.env_params import Mode
+from rl_training.experiment.env_packages import extra_of_package
 from rl_training.install_hint import install_hint
 
 
@@ -248,3 +250,28 @@ def test_simulators_write_nothing_into_the_working_directory(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     make_slots("HalfCheetah-v5", {}, mode="training", count=1)[0].reset(0)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package", "extra"),
+    [
+        ("dm_control/cartpole-swingup-v0", "shimmy", "dmc"),
+        ("MiniGrid-Empty-8x8-v0", "minigrid", "minigrid"),
+        ("BabyAI-GoToLocal-v0", "minigrid", "minigrid"),
+        ("popgym-RepeatFirstEasy-v0", "popgym", "popgym"),
+        ("FetchReach-v4", "gymnasium_robotics", "robotics"),
+        ("PointMaze_UMaze-v3", "gymnasium_robotics", "robotics"),
+        ("parking-v0", "highway_env", "highway"),
+        ("pettingzoo:mpe2.simple_spread_v3", "pettingzoo", "pettingzoo"),
+    ],
+)
+def test_an_id_of_a_package_that_is_missing_names_its_extra(
+    env_id: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    known = {name: spec for name, spec in gym.registry.items() if name != env_id}
+    monkeypatch.setattr(registration, "registry", known)
+    with pytest.raises(MissingExtraError) as caught:
+        find_spec(env_id)
+    assert caught.value.extra == extra
+    assert extra_of_package(env_id) == extra

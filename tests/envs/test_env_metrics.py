@@ -182,3 +182,25 @@ def test_an_evaluation_of_a_suite_tells_the_tasks_apart() -> None:
     given = {"one": EnvironmentMetrics({"height": 6.0}, {"height": 3}), "two": None}
     metrics = summarize([EpisodeResult(1.0, 3, 0, task=task, given=metrics) for task, metrics in given.items()])
     assert {name: value for name, value in metrics.items() if "env_" in name} == {"eval_env_height/one": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("info", "success"),
+    [
+        ({"is_success": np.float32(1.0)}, 1.0),
+        ({"success": False}, 0.0),
+        ({"is_success": 1, "success": 0}, 1.0),
+        ({"is_success": np.array([1, 0])}, None),
+        ({"success": "yes"}, None),
+        ({}, None),
+    ],
+)
+def test_the_last_step_of_an_episode_tells_whether_it_reached_its_goal(
+    info: dict[str, Any], success: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (slot,) = make_slots("CartPole-v1", {"max_episode_steps": 2}, mode="training", count=1)
+    step = type(slot.env.unwrapped).step
+    monkeypatch.setattr(type(slot.env.unwrapped), "step", lambda env, action: (*step(env, action)[:4], dict(info)))
+    slot.reset(1)
+    assert slot.step(0).metrics is None
+    assert slot.step(0).metrics == (None if success is None else {"success": success})

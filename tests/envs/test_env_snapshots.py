@@ -39,6 +39,23 @@ FAMILIES: list[tuple[str, dict[str, Any], int]] = [
     ("MinAtar/Freeway-v1", {"max_episode_steps": 50}, 60),
     ("MinAtar/Seaquest-v1", {"max_episode_steps": 50}, 60),
     ("MinAtar/SpaceInvaders-v1", {"max_episode_steps": 50}, 60),
+    ("MiniGrid-DoorKey-5x5-v0", {"max_episode_steps": 50}, 60),
+    ("MiniGrid-Dynamic-Obstacles-6x6-v0", {}, 60),
+    ("MiniGrid-MemoryS7-v0", {"wrappers": ["minigrid.wrappers:PositionBonus"], "max_episode_steps": 50}, 60),
+    ("BabyAI-PutNextLocal-v0", {"max_episode_steps": 50}, 60),
+    ("popgym-RepeatPreviousEasy-v0", {}, 60),
+    ("popgym-ConcentrationEasy-v0", {"max_episode_steps": 50}, 60),
+    ("popgym-AutoencodeEasy-v0", {"flatten_observation": True}, 120),
+    ("popgym-NoisyPositionOnlyPendulumEasy-v0", {"max_episode_steps": 50}, 60),
+    ("highway-fast-v0", {}, 30),
+    ("parking-v0", {"max_episode_steps": 20}, 30),
+    ("FetchPickAndPlace-v4", {}, 60),
+    ("PointMaze_UMaze-v3", {"max_episode_steps": 50}, 60),
+    ("AntMaze_UMaze-v5", {"max_episode_steps": 50}, 60),
+    ("AdroitHandDoor-v1", {"max_episode_steps": 50}, 60),
+    ("dm_control/cartpole-swingup-v0", {"max_episode_steps": 50}, 60),
+    ("dm_control/reacher-easy-v0", {"max_episode_steps": 50}, 60),
+    ("dm_control/humanoid-walk-v0", {"max_episode_steps": 50}, 60),
     ("env_samples:Sample/Diary-v0", {}, 60),
     ("env_samples:Sample/Cupboard-v0", {"frame_stack": 3}, 60),
 ]
@@ -116,7 +133,7 @@ def _continues_identically(env_id: str, env_kwargs: dict[str, Any], steps: int, 
 
 @pytest.mark.parametrize(("env_id", "env_kwargs", "steps"), FAMILIES, ids=[family[0] for family in FAMILIES])
 def test_restored_environment_continues_identically(env_id: str, env_kwargs: dict[str, Any], steps: int) -> None:
-    require(env_id)
+    require(env_id, env_kwargs)
     assert _continues_identically(env_id, env_kwargs, steps) > 0
 
 

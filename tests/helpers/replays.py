@@ -43,6 +43,28 @@ OFF_POLICY_TASKS: dict[str, dict[str, Any]] = {
         "algo_kwargs": {**_SMALL, "prioritized": True, "n_step": 2, "train_interval": 8, "buffer_size": 40},
         "env_kwargs": {"frame_stack": 2},
     },
+    "dqn_lstm": {  # with final observations whose values need the memory of their time
+        "algo": "dqn",
+        "algo_kwargs": {
+            **_SMALL,
+            "n_step": 3,
+            "train_interval": 8,
+            "recurrent": {"size": 8, "sequence_length": 6, "burn_in": 4},
+        },
+        "env_kwargs": {"max_episode_steps": 13, "normalize_observation": True},
+    },
+    "rainbow_gru": {
+        "algo": "rainbow",
+        "execution_backend": "vector",
+        "num_envs": 4,
+        "total_timesteps": 320,
+        "algo_kwargs": {
+            **_SMALL,
+            "train_interval": 8,
+            "num_atoms": 5,
+            "recurrent": {"type": "gru", "size": 8, "layers": 2, "sequence_length": 5, "burn_in": 3},
+        },
+    },
     "sac": {
         "algo": "sac",
         "env_id": "Pendulum-v1",

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from replay_parts import CHOICE, CONTROLS, CPU, OBSERVATION, generator, parameters_of, random_batch
 from rl_training.algorithms import dqn
-from rl_training.algorithms.dqn import DQN, DQNParams
+from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.params.dqn_params import DQNParams
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels.checks import KernelMismatch
 from rl_training.kernels.compiled_dqn import CompiledDQN

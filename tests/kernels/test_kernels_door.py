@@ -20,9 +20,10 @@ from planning_parts import random_unroll
 from ppo_parts import make_rollout
 from replay_parts import CPU, OBSERVATION, TORQUE, generator, random_batch
 from rl_training.algorithms import dqn, muzero, ppo, sac, td3
-from rl_training.algorithms.dqn import DQN, DQNParams
+from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.efficientzero import EfficientZero, EfficientZeroParams
 from rl_training.algorithms.gumbel_muzero import GumbelMuZero, GumbelMuZeroParams
+from rl_training.algorithms.params.dqn_params import DQNParams
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.params.sac_params import SACParams
 from rl_training.algorithms.ppo import PPO

@@ -122,9 +122,44 @@ def test_what_is_illegal_is_worth_nothing_and_a_learner_who_forgets_it_works_in_
     assert _train(tmp_path / "wrong", algo, task, 700, settings) == WAGE
 
 
+def test_a_memory_brings_the_sign_of_a_maze_to_its_fork(tmp_path: Path) -> None:
+    """Without one the return is 0.45 at best."""
+    config = validate_config(
+        {
+            "algo": "dqn",
+            "env_id": "rl_training.envs.memory_tasks:TMaze-v0",
+            "seed": 0,
+            "total_timesteps": 3_000,
+            "output_dir": str(tmp_path),
+            "device": "cpu",
+            "num_envs": 2,
+            "eval_episodes": 0,
+            "checkpoint_interval": 1_000_000,
+            "torch_threads": 1,
+            "env_kwargs": {"length": 3, "max_episode_steps": 20},
+            "tracking": {"tensorboard": False},
+            "algo_kwargs": {
+                "learning_rate": 3e-3,
+                "gamma": 0.95,
+                "batch_size": 16,
+                "buffer_size": 3_000,
+                "learning_starts": 200,
+                "train_interval": 4,
+                "target_update_interval": 100,
+                "n_step": 2,
+                "epsilon_schedule": {"type": "linear", "end": 0.1, "duration": 0.5},
+                "recurrent": {"size": 16, "sequence_length": 20, "burn_in": 0},
+            },
+        }
+    )
+    score = evaluate(train(config).run_dir, num_episodes=40, seed=3).metrics["eval_return_mean"]
+    assert score >= 0.95
+
+
 # -- the presets' own bars -----------------------------------------------------------------------
 
 BARS = {
+    "dqn-tmaze": 0.95,
     "dqn-cartpole": 475,
     "dqn-mountaincar": -120,
     "qr_dqn-cartpole": 450,

@@ -15,7 +15,8 @@ from torch import Tensor
 from harness import last_checkpoint, require, stopped_after, tiny_config
 from replay_parts import CHOICE, CONTROLS, CPU, OBSERVATION, Untouched, assert_goes_on_alike, generator
 from replays import OFF_POLICY_TASKS, off_policy_config, replay_rows
-from rl_training.algorithms.dqn import DQN, DQNParams, RainbowParams
+from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.params.dqn_params import DQNParams, RainbowParams
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import validate_config
 from rl_training.models.discrete import DiscreteActions

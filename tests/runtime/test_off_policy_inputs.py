@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from off_policy_runs import last_row, tiny_run, train_tiny
 from replays import segment_names
-from rl_training.algorithms.dqn import DQNParams, RainbowParams
+from rl_training.algorithms.params.dqn_params import DQNParams, RainbowParams
 from rl_training.algorithms.params.sac_params import SACParams
 from rl_training.algorithms.td3 import TD3Params
 from rl_training.cli import main

@@ -113,7 +113,17 @@ class Algorithm(ABC):
 
 
 class ActingAlgorithm(Algorithm):
-    """An algorithm whose networks choose actions without a search."""
+    """An algorithm whose networks choose actions without a search.
+
+    With a memory, `choose_with_memory` takes the place of `choose`: it also takes memories [B, memory size], zero at
+    the start of an episode, and returns those after the step beside the actions. So does `env_log_prob_with_memory`,
+    which returns log-probabilities alone.
+    """
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers that an environment's memory consists of; 0: the policy has none."""
+        return 0
 
     acting_parts: ClassVar[tuple[str, ...]] = ()
     """Those of `parts` that acting changes; where samplers act, the run gets them back with what was collected."""
@@ -164,11 +174,8 @@ class OnPolicyAlgorithm(ActingAlgorithm):
 
     values_of_legal: ClassVar[bool] = False
     """Whether `values` also takes `mask` [B, choices], because illegal actions have no part in a value."""
-
-    @property
-    def memory_size(self) -> int:
-        """Numbers that an environment's memory consists of; 0: the policy has none."""
-        return 0
+    learns_beside_absent: ClassVar[bool] = False
+    """Whether `update` leaves out steps that are not `Rollout.real`, of agents that are absent from their world."""
 
     def act_on_host(
         self,
@@ -199,7 +206,10 @@ class OnPolicyAlgorithm(ActingAlgorithm):
 
 
 class OffPolicyAlgorithm(ActingAlgorithm):
-    """Learns from transitions of any policy; its parameters are `ReplayParams`."""
+    """Learns from transitions of any policy; its parameters are `ReplayParams`.
+
+    With a memory, `act_with_memory` takes the place of `act` in the same way.
+    """
 
     @abstractmethod
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
@@ -247,3 +257,13 @@ class PlanningAlgorithm(Algorithm):
 
     def steps_taken(self, before: int, after: int) -> None:
         """Hook: the step count went from `before` to `after`; called before the updates that follow."""
+
+
+def class_with_memory(asked: type[Algorithm], plain: type[Algorithm], remembering: type[Algorithm]) -> type[Algorithm]:
+    """Return the class with a memory for the `plain` one; raise an error for a subclass that has none."""
+    if not (asked is plain or issubclass(asked, remembering)):
+        raise ConfigError(
+            f"algo_kwargs.recurrent: {asked.__name__} has no memory; derive it from {remembering.__name__}, or leave "
+            "it out"
+        )
+    return remembering if asked is plain else asked

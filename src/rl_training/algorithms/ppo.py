@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rl_training.algorithms.advantages import explained_variance, generalized_advantage, vtrace
-from rl_training.algorithms.base import Algorithm, HostAction, OnPolicyAlgorithm
+from rl_training.algorithms.base import Algorithm, HostAction, OnPolicyAlgorithm, class_with_memory
 from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.data.observations import (
@@ -28,7 +28,6 @@ from rl_training.data.observations import (
     to_tensor,
 )
 from rl_training.data.rollout import Rollout, shuffled
-from rl_training.errors import ConfigError
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.encoders import arranged, convolves
 from rl_training.models.exploration import ExplorationMatrices
@@ -118,6 +117,7 @@ class PPO(OnPolicyAlgorithm):
     params: PPOParams
     parts = ("model", "optimizer", "exploration")
     acting_parts = ("exploration",)
+    learns_beside_absent = True
     remembers = False
     """Whether log-probabilities and values are those of acting, so that an update need not compute them."""
 
@@ -128,11 +128,7 @@ class PPO(OnPolicyAlgorithm):
             return cls
         from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 
-        if not (cls is PPO or issubclass(cls, RecurrentPPO)):
-            raise ConfigError(
-                f"algo_kwargs.recurrent: {cls.__name__} has no memory; derive it from RecurrentPPO, or leave it out"
-            )
-        return RecurrentPPO if cls is PPO else cls
+        return class_with_memory(cls, PPO, RecurrentPPO)
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
         """Make the model and its optimizer."""
@@ -296,7 +292,7 @@ class PPO(OnPolicyAlgorithm):
             else:
                 advantage = self.advantages(rollout, value, self.last_values(rollout))
                 target = advantage + value
-        return PPOBatch(
+        transitions = PPOBatch(
             observation=observation,
             action=action,
             action_mask=mask,
@@ -305,6 +301,7 @@ class PPO(OnPolicyAlgorithm):
             advantage=advantage.flatten(),
             target_value=target.flatten(),
         )
+        return transitions if rollout.real is None else transitions.select(rollout.real_rows())
 
     def _corrected(self, rollout: Rollout, value: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
         """Return targets and advantages [num_steps, num_envs] of a rollout that an earlier policy has collected."""

@@ -149,6 +149,7 @@ class PQN(OnPolicyAlgorithm):
     params: PQNParams
     parts = ("model", "optimizer")
     values_of_legal = True
+    learns_beside_absent = True
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
         """Make the network and its optimizer."""
@@ -244,7 +245,8 @@ class PQN(OnPolicyAlgorithm):
             gamma=self.params.gamma,
             q_lambda=self.params.q_lambda,
         )
-        return PQNBatch(observation, rollout.flat_action(), target.flatten())
+        transitions = PQNBatch(observation, rollout.flat_action(), target.flatten())
+        return transitions if rollout.real is None else transitions.select(rollout.real_rows())
 
     def _values_in_parts(self, observation: Observation, mask: Tensor | None) -> Tensor:
         """Return the values [B] of a rollout's observations, computed from at most `ROWS_AT_ONCE` of them at once."""

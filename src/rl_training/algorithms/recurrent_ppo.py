@@ -103,6 +103,16 @@ class RecurrentPPO(PPO):
         return distribution.mode() if generator is None else distribution.sample(generator), step.memory
 
     @torch.no_grad()
+    def env_log_prob_with_memory(
+        self, observation: Observation, mask: Tensor | None, action: np.ndarray, memory: Tensor
+    ) -> Tensor | None:
+        """Return the log-probabilities [B] of actions in the environment's format; None with a model of one's own."""
+        if not isinstance(self.model, RecurrentActorCritic):
+            return None
+        step = self.model.step(observation, memory)
+        return self.model.head.env_log_prob(self.model.policy_of(step.actor, mask), action)
+
+    @torch.no_grad()
     def values(self, observation: Observation, memory: np.ndarray | None = None) -> Tensor:
         """Return the critic's values [B] of observations that follow memories [B, memory size]."""
         return self._step(observation, memory).value
@@ -131,6 +141,10 @@ class RecurrentPPO(PPO):
             advantage = self.advantages(rollout, rollout.value, self.last_values(rollout))
         rows, lengths = sequence_rows(rollout.terminated | rollout.truncated, self.params.recurrent.sequence_length)
         flat_memory = rollout.memory.flatten(0, 1)
+        if rollout.real is not None:  # a step of an absent agent is a sequence by itself
+            real = rollout.real.flatten()[rows]
+            lengths = lengths[real[torch.cumsum(lengths, 0) - lengths]]
+            rows = rows[real]
         first = torch.cumsum(lengths, 0) - lengths
         mask = rollout.flat_mask()
         return SequenceBatch(

@@ -26,6 +26,18 @@ class GoalTask:
     terminated: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
+def of_every_goal(function: Callable[..., Any], achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+    """Return an environment's function of one pair of goals, [n] for n pairs.
+
+    Many environments compute all pairs at once. Others give a single answer for an array of them, as the mazes of
+    Gymnasium-Robotics do for the end of an episode, and are asked for each pair.
+    """
+    answers = np.asarray(function(achieved, desired, {}))
+    if answers.shape == (len(achieved),):
+        return answers
+    return np.array([function(one, other, {}) for one, other in zip(achieved, desired, strict=True)])
+
+
 class HindsightReplay(Replay):
     """A replay of single steps that replaces some goals when batches are sampled."""
 

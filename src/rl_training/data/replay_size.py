@@ -39,13 +39,13 @@ class ReplaySize:
         prioritized: bool,
         hindsight: bool,
         mask_width: int = 0,
-        search_width: int = 0,
+        more_width: int = 0,
         normalizers: Normalizers | None = None,
     ) -> ReplaySize:
         """Measure a replay of a single transition; `action` is an example of one step, [num_envs, ...].
 
-        `mask_width` is the number of actions if observations come with masks, else 0; `search_width` is the number of
-        bytes of a search result, 0 if there is none.
+        `mask_width` is the number of actions if observations come with masks, else 0; `more_width` is the number of
+        bytes of a row in addition: of a search result, or of a memory.
         """
         replay = Replay(
             observation_space,
@@ -59,7 +59,7 @@ class ReplaySize:
             normalizers=normalizers,
         )
         return cls(
-            transition=sum(column.nbytes for column in replay.columns.values()) + _ENDED * hindsight + search_width,
+            transition=sum(column.nbytes for column in replay.columns.values()) + _ENDED * hindsight + more_width,
             observation=replay.observations.width + mask_width,
             spare_observations=replay.observations.capacity - 1,
             prioritized=prioritized,

@@ -35,11 +35,17 @@ class Rollout:
     last_memory: Tensor | None = None  # [num_envs, memory size] after the last step
     last_value: Tensor | None = None  # [num_envs] of the last observations, if the weights have changed since acting
     last_mask: Tensor | None = None  # [num_envs, choices] legal actions after the last step
+    real: Tensor | None = None  # [num_steps, num_envs] steps to learn from, where some rows belong to absent agents
 
     @property
     def transitions(self) -> int:
         """Number of transitions."""
         return self.reward.numel()
+
+    def real_rows(self) -> Tensor:
+        """Return the places of the steps to learn from in the flattened rollout."""
+        assert self.real is not None
+        return self.real.flatten().nonzero().squeeze(1)
 
     def flat_observation(self) -> Observation:
         """Return observations [num_steps * num_envs, ...]."""
@@ -82,12 +88,13 @@ class RolloutStorage:
         self.log_prob: np.ndarray | None = None  # allocated where the first step of a rollout has them
         self.value: np.ndarray | None = None
         self.memory: np.ndarray | None = None  # likewise
+        self.real: np.ndarray | None = None  # allocated with the first absent agent
 
     @classmethod
     def over(cls, columns: Mapping[str, Any]) -> RolloutStorage:
         """Return storage whose arrays are `columns` by name, none of them allocated; `observation` may be a dict."""
         storage = cls.__new__(cls)
-        storage.mask = storage.log_prob = storage.value = storage.memory = None
+        storage.mask = storage.log_prob = storage.value = storage.memory = storage.real = None
         storage.num_steps, storage.num_envs = columns["reward"].shape
         storage.position = 0
         for name, column in columns.items():
@@ -120,8 +127,12 @@ class RolloutStorage:
         log_prob: np.ndarray | None = None,
         value: np.ndarray | None = None,
         memory: np.ndarray | None = None,
+        real: np.ndarray | None = None,
     ) -> None:
-        """Store one step of every environment, each [num_envs, ...]; `memory` is the policy's before the step."""
+        """Store one step of every environment, each [num_envs, ...]; `memory` is the policy's before the step.
+
+        Rows that are not `real` are steps of absent agents.
+        """
         at = self.position
         if isinstance(self.observation, dict):
             for key, column in self.observation.items():
@@ -140,6 +151,8 @@ class RolloutStorage:
             self._remember(log_prob, value)
         if memory is not None:
             self._memory_like(memory)[at] = memory
+        if real is not None or self.real is not None:
+            self._all_real()[at] = True if real is None else real
         self.position = at + 1
 
     def _remember(self, log_prob: np.ndarray, value: np.ndarray) -> None:
@@ -154,6 +167,11 @@ class RolloutStorage:
         if self.memory is None:
             self.memory = np.zeros((self.num_steps, *memory.shape), np.float32)
         return self.memory
+
+    def _all_real(self) -> np.ndarray:
+        if self.real is None:
+            self.real = np.ones_like(self.terminated)
+        return self.real
 
     def _mask_like(self, mask: np.ndarray) -> np.ndarray:
         if self.mask is None:
@@ -178,6 +196,7 @@ class RolloutStorage:
             last_observation=to_tensor(last_observation, device),
             last_memory=None if last_memory is None else torch.as_tensor(last_memory, device=device),
             last_mask=None if last_mask is None else torch.as_tensor(last_mask, device=device),
+            real=None if self.real is None else torch.as_tensor(self.real, device=device),
             **columns,
         )
 
@@ -191,6 +210,7 @@ class RolloutStorage:
             **{name: getattr(self, name)[filled] for name in _COLUMNS},
             **{name: None if self.log_prob is None else getattr(self, name)[filled] for name in _REMEMBERED},
             **({} if self.memory is None else {"memory": self.memory[filled]}),
+            **({} if self.real is None else {"real": self.real[filled]}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -212,5 +232,7 @@ class RolloutStorage:
             fill(self.value, state["value"])
         if state.get("memory") is not None:
             fill(self._memory_like(state["memory"][0]), state["memory"])
+        if state.get("real") is not None:
+            fill(self._all_real(), state["real"])
         if state["mask"] is not None:
             fill(self._mask_like(state["mask"][0]), state["mask"])

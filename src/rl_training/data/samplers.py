@@ -29,6 +29,12 @@ class Sampler(Protocol):
     ) -> Sampled:
         """Sample rows of the given shape with replacement."""
 
+    def weigh(self, rows: np.ndarray, group: np.ndarray, stored: int, beta: float) -> np.ndarray | None:
+        """Return the importance weights of groups of rows, each drawn by any of its rows; None if uniform.
+
+        Rows [n] belong to the groups [n], numbered from 0; `stored` rows can be sampled.
+        """
+
     def update(self, rows: np.ndarray, error: np.ndarray) -> None:
         """Set the absolute errors of the transitions in these rows."""
 
@@ -57,6 +63,10 @@ class UniformSampler:
         """Sample serial numbers uniformly."""
         rows = generator.integers(oldest, count, size=shape)
         return Sampled(rows if count <= self.capacity else rows % self.capacity, None)
+
+    def weigh(self, rows: np.ndarray, group: np.ndarray, stored: int, beta: float) -> np.ndarray | None:
+        """Return None: all weights are equal."""
+        return None
 
     def update(self, rows: np.ndarray, error: np.ndarray) -> None:
         """Do nothing: errors are not used."""
@@ -95,9 +105,17 @@ class PrioritizedSampler:
         """Divide the total priority into as many equal slices as there are rows, and sample one row from each."""
         slices = np.arange(shape[1]) + generator.random(shape)
         rows = self.tree.find((slices * (self.tree.total / shape[1])).ravel()).reshape(shape)
-        probability = self.tree.get(rows) / self.tree.total
-        weight = (probability * (count - oldest)) ** -beta
-        return Sampled(rows, (weight / weight.max(axis=1, keepdims=True)).astype(np.float32))
+        return Sampled(rows, self._weights(self.tree.get(rows), count - oldest, beta))
+
+    def weigh(self, rows: np.ndarray, group: np.ndarray, stored: int, beta: float) -> np.ndarray | None:
+        """Return weights of groups by the mean priority of their rows."""
+        return self._weights(np.bincount(group, self.tree.get(rows)) / np.bincount(group), stored, beta)
+
+    def _weights(self, priority: np.ndarray, stored: int, beta: float) -> np.ndarray:
+        """Return the weights [..., B] of batches, of which the largest is 1."""
+        weight = (priority / self.tree.total * stored) ** -beta
+        weights: np.ndarray = (weight / weight.max(axis=-1, keepdims=True)).astype(np.float32)
+        return weights
 
     def update(self, rows: np.ndarray, error: np.ndarray) -> None:
         """Set the priorities to (|error| + eps)^alpha."""

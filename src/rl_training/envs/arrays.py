@@ -54,3 +54,22 @@ def as_mask(value: Any, width: int, rows: int, *, single: bool) -> np.ndarray:
     if mask.shape != expected:
         raise AxiomError(f"the action mask has shape {mask.shape}; this policy and observation need {expected}")
     return mask.reshape(rows, -1)
+
+
+def as_memory(state: Any, episode_start: Any, size: int, rows: int, *, single: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the memories [rows, size] that a policy was given, and in which rows an episode starts [rows].
+
+    None stands for the start of every episode, and for none of them.
+    """
+    starts = np.full(rows, state is None)
+    memory = np.zeros((rows, size), np.float32) if state is None else np.asarray(state, np.float32)
+    if memory.shape != ((size,) if single and state is not None else (rows, size)):
+        raise AxiomError(f"the state has the shape {memory.shape}; give back what predict returned last")
+    if not all_finite(memory):
+        raise AxiomError("the state holds NaN or infinity; give back what predict returned last")
+    if episode_start is not None:
+        given = np.asarray(episode_start, bool).reshape(-1)
+        if len(given) not in (1, rows):
+            raise AxiomError(f"episode_start has {len(given)} entries for {rows} observations; give one for each")
+        starts = starts | given
+    return memory.reshape(rows, size), starts

@@ -14,6 +14,7 @@ from rl_training.envs.families.envpool_vector import envpool_obstacle
 from rl_training.envs.lookup import find_spec
 from rl_training.errors import ConfigError, MissingExtraError, did_you_mean
 from rl_training.experiment.configuration.env_params import EnvParams, Mode, env_params
+from rl_training.experiment.own_code.world_names import is_world
 
 Backend = Literal["local_sync", "local_async", "vector", "ale_vector", "envpool"]
 BACKENDS = ("auto", *get_args(Backend))
@@ -32,6 +33,10 @@ def resolve_backend(
             f"execution_backend: unknown backend `{backend}`"
             + (did_you_mean(backend, BACKENDS) or f"; choose one of {', '.join(BACKENDS)}")
         )
+    if is_world(env_id):
+        if backend not in ("auto", "local_sync"):
+            raise ConfigError(f"execution_backend: `{backend}` runs no environment with several agents; use `auto`")
+        return "local_sync", "the agents of a world step together"
     if backend == "local_sync":
         return "local_sync", "asked for"
     if backend == "local_async":
@@ -85,7 +90,7 @@ def _vector_obstacle(spec: EnvSpec, params: EnvParams) -> str | None:
     per_env = [
         field.name
         for field in dataclasses.fields(EnvParams)
-        if field.name in ("frame_stack", "reward_sign", "atari")
+        if field.name in ("frame_stack", "reward_sign", "atari", "wrappers", "flatten_observation")
         and getattr(params, field.name) != getattr(defaults, field.name)
     ]
     foreign = [key for key in params.make_kwargs if key != "sutton_barto_reward"]

@@ -13,6 +13,10 @@ from rl_training.envs.checks import BrokenContract
 METRICS = "metrics"
 """The key of `info` that holds the metrics."""
 
+SUCCESS = "success"
+"""The metric of whether an episode reached its goal."""
+_SUCCESS_KEYS = ("is_success", "success")  # Stable-Baselines3's name, and that of Gymnasium-Robotics' mazes
+
 LONGEST_NAME = 100
 MOST_NAMES = 100
 _LARGEST = float(np.finfo(np.float32).max)  # upper bound for dashboards, and far below the overflow of sums
@@ -48,6 +52,15 @@ class InfoMetrics:
                 f"use at most {MOST_NAMES} names, and keep what varies out of them",
             )
         self._names.add(name)
+
+
+def success_of(info: Mapping[str, Any]) -> float | None:
+    """Return 1 or 0 if the last step of an episode says whether the goal was reached, else None."""
+    for key in _SUCCESS_KEYS:
+        if key in info:
+            value = np.asarray(info[key])
+            return float(bool(value)) if value.ndim == 0 and value.dtype.kind in "biuf" else None
+    return None
 
 
 def _number(name: str, value: Any) -> float:

@@ -16,29 +16,20 @@ from gymnasium.envs.registration import EnvSpec
 
 from rl_training.errors import AxiomError, ConfigError, MissingExtraError, did_you_mean
 from rl_training.experiment.configuration.env_params import WRAPPER_KEYS, EnvParams
+from rl_training.experiment.env_packages import EXTRA_OF_MODULE, registering_package
 from rl_training.experiment.own_code.user_code import load_module, load_object, split_name
+from rl_training.experiment.own_code.world_names import MAKER, code_of, is_world
 from rl_training.install_hint import install_hint, unmet_requirements
-
-# The package or extra that provides a module, by the module of the entry point or of the failed import.
-_EXTRA_OF_MODULE = {
-    "gymnasium.envs.box2d": "box2d",
-    "Box2D": "box2d",
-    "gymnasium.envs.mujoco": "mujoco",
-    "mujoco": "mujoco",
-    "ale_py": "atari",
-    "cv2": "atari",
-    "minatar": "minatar",
-    "gymnasium_robotics": "robotics",
-    "shimmy": "dmc",
-    "dm_control": "dmc",
-}
 
 
 def find_spec(env_id: str) -> EnvSpec:
     """Return the spec of an environment given by a registered id, `module:Name` or `path/to/file.py:Name`.
 
-    `Name` is an id that the module registers, or a class or function in it. Atari and MinAtar are registered on demand.
+    `Name` is an id that the module registers, or a class or function in it. The ids of Atari, MinAtar and the packages
+    of `env_packages` are registered on demand.
     """
+    if is_world(env_id):
+        return _spec_of_world(env_id)
     module, name = split_name(env_id)
     if module:
         code = _load_code(env_id, module)  # importing it may register the name
@@ -47,6 +38,8 @@ def find_spec(env_id: str) -> EnvSpec:
     if name not in registration.registry:
         if name.startswith("MinAtar/"):
             _register_minatar(env_id)
+        elif (package := registering_package(name)) is not None:
+            _register(package, env_id)
         elif _looks_like_atari(name):
             _register_atari(env_id)
     spec = _registered_spec(name, env_id)
@@ -123,6 +116,20 @@ def _register_atari(env_id: str) -> None:
     gym.register_envs(importlib.import_module("ale_py"))
 
 
+def _register(package: str, env_id: str) -> None:
+    """Import a package that registers environments."""
+    if importlib.util.find_spec(package) is None:
+        raise MissingExtraError(f"environment `{env_id}`", EXTRA_OF_MODULE[package])
+    try:
+        code = importlib.import_module(package)
+    except ImportError as error:
+        root = (error.name or "").partition(".")[0]
+        if EXTRA_OF_MODULE.get(root) == EXTRA_OF_MODULE[package]:
+            raise MissingExtraError(f"environment `{env_id}`", EXTRA_OF_MODULE[package]) from error
+        raise ConfigError(f"env_id: `{env_id}` cannot be used: importing {package} failed: {error}") from error
+    gym.register_envs(code)
+
+
 def _register_minatar(env_id: str) -> None:
     if importlib.util.find_spec("minatar") is None:
         raise MissingExtraError(f"environment `{env_id}`", "minatar")
@@ -138,7 +145,7 @@ def _load_code(env_id: str, module: str) -> Any:
         cause = error.__cause__
         missing = cause.name if isinstance(cause, ModuleNotFoundError) and cause.name else module
         root = missing.partition(".")[0]
-        extra = _EXTRA_OF_MODULE.get(root)
+        extra = EXTRA_OF_MODULE.get(root)
         if extra is not None and importlib.util.find_spec(root) is None:
             raise MissingExtraError(f"environment `{env_id}`", extra) from error
         raise
@@ -163,6 +170,25 @@ def _spec_of_code(env_id: str) -> EnvSpec:
     return EnvSpec(id=re.sub(r"[^\w.:-]", "_", f"{os.path.basename(module)}:{name}"), entry_point=make)
 
 
+def _spec_of_world(env_id: str) -> EnvSpec:
+    """Return a spec whose entry point makes an environment with several agents."""
+    code = code_of(env_id)
+    module, maker = split_name(code)
+    if importlib.util.find_spec("pettingzoo") is None:
+        raise MissingExtraError(f"environment `{env_id}`", "pettingzoo")
+    _load_code(code, module)
+    make = load_object(
+        code,
+        place="env_id",
+        # PettingZoo's own name for what makes an environment; a file may name nothing else.
+        fits=lambda value: callable(value) and maker == MAKER,
+        wanted=f"function `{MAKER}`",
+    )
+    if not callable(make):
+        raise ConfigError(f"env_id: `{env_id}` is a {type(make).__name__}, which makes no environment")
+    return EnvSpec(id=re.sub(r"[^\w.:-]", "_", env_id), entry_point=make)
+
+
 def _is_env_class(value: Any) -> bool:
     return inspect.isclass(value) and issubclass(value, gym.Env)
 
@@ -183,11 +209,11 @@ def _missing_extra(spec: EnvSpec, error: ImportError | gym.error.DependencyNotIn
     missing: Any = error
     while missing is not None:
         root = (getattr(missing, "name", None) or "").split(".")[0]
-        if root in _EXTRA_OF_MODULE:
-            return _EXTRA_OF_MODULE[root]
+        if root in EXTRA_OF_MODULE:
+            return EXTRA_OF_MODULE[root]
         missing = missing.__cause__ or missing.__context__
     if isinstance(error, gym.error.DependencyNotInstalled) and isinstance(spec.entry_point, str):
-        for module, extra in _EXTRA_OF_MODULE.items():
+        for module, extra in EXTRA_OF_MODULE.items():
             if spec.entry_point.startswith(module):
                 return extra
     return None
@@ -197,7 +223,7 @@ def _misfits(spec: EnvSpec) -> str | None:
     """Return which installed packages are incompatible with an environment's extra, and how to install others."""
     creator: Any = getattr(spec.entry_point, "func", spec.entry_point)  # of a partial
     module = creator if isinstance(creator, str) else getattr(creator, "__module__", None) or ""
-    extra = _EXTRA_OF_MODULE.get(module.split(".")[0])
+    extra = EXTRA_OF_MODULE.get(module.split(".")[0])
     unmet = [] if extra is None else unmet_requirements(extra)
     return f"{'; '.join(unmet)}; {install_hint(extra)}" if extra is not None and unmet else None
 

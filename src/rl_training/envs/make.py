@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -12,13 +12,18 @@ from rl_training.envs.backend_choice import resolve_backend
 from rl_training.envs.families.ale_vector import make_ale_vector
 from rl_training.envs.families.envpool_vector import make_envpool
 from rl_training.envs.lookup import check_make_kwargs, find_spec
+from rl_training.envs.multi_agent.making import make_agent_vector, make_world
+from rl_training.envs.multi_agent.world import World
 from rl_training.envs.slot import EnvFactory, EnvSlot
 from rl_training.envs.spaces import unsupported_action, unsupported_observation
 from rl_training.envs.vector import SyncVectorEnv, VectorEnv
+from rl_training.envs.wrapping import KEY, ignored_texts
 from rl_training.errors import ConfigError
 from rl_training.experiment.configuration.env_params import EnvParams, Mode, env_params
 from rl_training.experiment.machine import thread_limit
+from rl_training.experiment.named_objects import named_objects
 from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
+from rl_training.experiment.own_code.world_names import is_world
 
 
 def make_vector_env(
@@ -30,6 +35,8 @@ def make_vector_env(
     (`normalize.with_normalization`).
     """
     chosen, _ = resolve_backend(env_id, env_kwargs, backend, num_envs, mode=mode)
+    if is_world(env_id):
+        return make_agent_vector(env_id, env_params(env_kwargs, mode), num_envs)
     spec, params = find_spec(env_id), env_params(env_kwargs, mode)
     if chosen == "vector":
         from rl_training.envs.families.vector_cartpole import VectorCartPole
@@ -49,6 +56,8 @@ def make_vector_env(
 
 def make_factory(env_id: str, env_kwargs: Mapping[str, Any], *, mode: Mode) -> EnvFactory:
     """Return what makes single environments, also in another process."""
+    if is_world(env_id):
+        raise ConfigError(f"samplers: {env_id} has several agents, which samplers do not step; leave samplers out")
     return _factory(env_id, env_params(env_kwargs, mode))
 
 
@@ -56,8 +65,20 @@ def make_slots(
     env_id: str, env_kwargs: Mapping[str, Any], *, mode: Mode, count: int, render_mode: str | None = None
 ) -> list[EnvSlot]:
     """Make single environments without autoreset, for evaluations that count complete episodes."""
+    if is_world(env_id):
+        raise ConfigError(f"env_id: {env_id} has several agents, and this needs an environment with one")
     factory = _factory(env_id, env_params(env_kwargs, mode), render_mode)
     return [EnvSlot(factory, index) for index in range(count)]
+
+
+def make_players(
+    env_id: str, env_kwargs: Mapping[str, Any], *, mode: Mode, count: int, render_mode: str | None = None
+) -> Sequence[EnvSlot | World]:
+    """Make single environments, or worlds of several agents, without autoreset."""
+    if not is_world(env_id):
+        return make_slots(env_id, env_kwargs, mode=mode, count=count, render_mode=render_mode)
+    params = env_params(env_kwargs, mode)
+    return [make_world(env_id, params, index, render_mode) for index in range(count)]
 
 
 class EnvironmentFacts(NamedTuple):
@@ -67,6 +88,8 @@ class EnvironmentFacts(NamedTuple):
     action_space: gym.Space[Any]
     turn_taking: bool
     """Whether `step` moves two players in turn in a zero-sum game (attribute `turn_taking`)."""
+    ignored: tuple[str, ...] = ()
+    """Entries of the observation that are left out because they are texts."""
 
 
 def check_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -105,10 +128,14 @@ def inspect_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[Env
 
 
 def _facts_of(env_id: str, params: EnvParams) -> EnvironmentFacts:
+    if is_world(env_id):
+        world = make_world(env_id, params, 0)
+        world.close()
+        return EnvironmentFacts(world.observation_space, world.action_space, turn_taking=False)
     slot = EnvSlot(_factory(env_id, params), 0)
     try:
         turn_taking = bool(getattr(slot.env.unwrapped, "turn_taking", False))
-        return EnvironmentFacts(slot.observation_space, slot.action_space, turn_taking)
+        return EnvironmentFacts(slot.observation_space, slot.action_space, turn_taking, ignored_texts(slot.env))
     finally:
         slot.close()
 
@@ -121,7 +148,8 @@ def _num_threads(params: EnvParams) -> int:
 def _factory(env_id: str, params: EnvParams, render_mode: str | None = None) -> EnvFactory:
     spec = find_spec(env_id)
     check_make_kwargs(spec, params)
-    return EnvFactory(spec, params, render_mode, AdoptedCode(uses_of([env_id])))
+    names = [env_id, *(entry.name for entry in named_objects(params.wrappers, KEY))]
+    return EnvFactory(spec, params, render_mode, AdoptedCode(uses_of(names)))
 
 
 def _vector_cartpole_kwargs(spec: EnvSpec, params: EnvParams) -> dict[str, Any]:

@@ -203,11 +203,14 @@ class RewardNormalizer:
         """Discard the episodes in progress, but keep the statistics."""
         self._returns[:] = 0.0
 
-    def update(self, reward: np.ndarray, ended: np.ndarray | None) -> None:
-        """Add one step [num_envs] to the statistics; `ended` may be None if no episode did."""
+    def update(self, reward: np.ndarray, ended: np.ndarray | None, real: np.ndarray | None = None) -> None:
+        """Add one step [num_envs] to the statistics; `ended` may be None if no episode did.
+
+        Rows that are not `real` belong to absent agents, whose returns are not counted.
+        """
         np.multiply(self._returns, self.gamma, self._returns)
         np.add(self._returns, reward, self._returns)
-        self._moments.update(self._returns)
+        self._moments.update(self._returns if real is None else self._returns[real])
         if ended is not None:
             self._returns[ended] = 0.0
 
@@ -261,9 +264,11 @@ class Normalizers:
     def update(self, step: StepBatch) -> None:
         """Add one step of every environment: its rewards, and the observations to act on next."""
         if self.reward is not None:
-            self.reward.update(step.reward, None if step.final_obs is step.obs else step.terminated | step.truncated)
+            ended = None if step.final_obs is step.obs else step.terminated | step.truncated
+            self.reward.update(step.reward, ended, step.real)
         if self.observation is not None:
-            self.observation.update(step.obs)
+            shown = step.obs if step.present is None else _rows_of(step.obs, step.present)
+            self.observation.update(shown)
 
     def scale_observation(self, obs: Obs) -> Obs:
         """Return observations normalised by the current statistics, or the same object without a normaliser."""
@@ -342,8 +347,12 @@ class NormalizedVectorEnv(MeasuredVectorEnv):
         obs = scale(batch.obs)
         final_obs = obs if batch.final_obs is batch.obs else scale(batch.final_obs)
         reward = self.normalizers.scale_reward(batch.reward)
-        _, _, terminated, truncated, _, mask, episodes, final_mask, metrics = batch
-        return StepBatch(obs, reward, terminated, truncated, final_obs, mask, episodes, final_mask, metrics)
+        return batch._replace(obs=obs, reward=reward, final_obs=final_obs)
+
+
+def _rows_of(obs: Obs, rows: np.ndarray) -> Obs:
+    """Return the selected rows of a batch."""
+    return {key: part[rows] for key, part in obs.items()} if isinstance(obs, dict) else obs[rows]
 
 
 def with_normalization(env: VectorEnv, params: EnvParams, *, gamma: float, raw: bool = False) -> VectorEnv:

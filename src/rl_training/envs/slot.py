@@ -20,13 +20,14 @@ from rl_training.envs.checks import (
     check_reset,
     explain_failure,
 )
-from rl_training.envs.info_metrics import METRICS, InfoMetrics
+from rl_training.envs.info_metrics import METRICS, SUCCESS, InfoMetrics, success_of
 from rl_training.envs.lookup import explain_make_failure
 from rl_training.envs.snapshots import snapshot
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode
 from rl_training.envs.tracker import EpisodeTracker, find_tracker
 from rl_training.envs.workers.native_messages import redirect_native_messages
+from rl_training.envs.wrapping import wrap_task
 from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError
 from rl_training.experiment.configuration.env_params import EnvParams
 from rl_training.experiment.own_code.user_code import NO_CODE, AdoptedCode
@@ -51,9 +52,9 @@ class EnvFactory:
         return _received, (self.code, self.spec, self.params, self.render_mode)
 
     def __call__(self) -> gym.Env[Any, Any]:
-        """Make the environment: training wrappers outermost, the tracker of real rewards below them."""
+        """Make the environment: wrappers for training outermost, below them the tracker of real rewards."""
         try:
-            return wrap_base(self._make_base(), self.params)
+            return wrap_base(wrap_task(self._make_base(), self.params), self.params)
         except Exception as error:
             explanation = explain_make_failure(self.spec, self.params, error)
             if explanation is None:
@@ -168,6 +169,8 @@ class EnvSlot:
                 mask = self._action_mask(info, ended=terminated or truncated)
             if METRICS in info:
                 metrics = self._info_metrics.read(info[METRICS])
+            if (terminated or truncated) and (reached := success_of(info)) is not None:
+                metrics = {**(metrics or {}), SUCCESS: reached}
         except Exception as error:
             raise self._failure("in step", error) from error
         episodes: Sequence[Episode] = ()

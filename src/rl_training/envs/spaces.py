@@ -79,15 +79,37 @@ def unsupported_observation(space: gym.Space[Any]) -> str | None:
             if not isinstance(part, _PLAIN):
                 return (
                     f"key `{key}` is a {type(part).__name__}, and only a flat Dict of Box, Discrete, "
-                    "MultiDiscrete and MultiBinary can be used; flatten it in the environment"
+                    f"MultiDiscrete and MultiBinary can be used; {_observation_repair(space, key)}"
                 )
         return None if space.spaces else "the Dict is empty"
     if isinstance(space, _PLAIN):
         return None
     return (
-        f"{type(space).__name__} is none of Box, Discrete, MultiDiscrete, MultiBinary or a flat Dict of "
-        "them; register the environment with gymnasium.wrappers.FlattenObservation or a wrapper of your own"
+        f"{type(space).__name__} is none of Box, Discrete, MultiDiscrete, MultiBinary or a flat Dict of them; "
+        f"{_observation_repair(space)}"
     )
+
+
+def _observation_repair(space: gym.Space[Any], key: str | None = None) -> str:
+    """Return the wrapper that makes an observation usable."""
+    part = space.spaces[key] if key is not None and isinstance(space, gym.spaces.Dict) else space
+    if _is_flattenable(space):
+        return "set env_kwargs.flatten_observation to true, which joins all entries to one vector"
+    others = [name for name in getattr(space, "spaces", {}) if name != key] if key is not None else []
+    if others:
+        kept = ", ".join(others)
+        return (
+            "leave it out by env_kwargs.wrappers: [{use: gymnasium.wrappers:FilterObservation, filter_keys: "
+            f"[{kept}]}}], or turn it into numbers by a wrapper of your own there"
+        )
+    return f"turn the {type(part).__name__} into numbers by a wrapper of your own, named in env_kwargs.wrappers"
+
+
+def _is_flattenable(space: gym.Space[Any]) -> bool:
+    try:
+        return bool(space.is_np_flattenable)
+    except NotImplementedError:  # of a space of one's own
+        return False
 
 
 def unsupported_action(space: gym.Space[Any]) -> str | None:

@@ -41,6 +41,10 @@ class StepBatch(NamedTuple):
     """[num_envs, n] bool: the legal actions in `final_obs`; all of them if an episode ended without a mask."""
     metrics: Sequence[dict[str, float]] = ()
     """The contents of `info["metrics"]` at this step, in the order of the environments that gave one."""
+    real: np.ndarray | None = None
+    """[num_envs] bool: the rows that took a step; the others belong to absent agents, and end at once. None: all."""
+    present: np.ndarray | None = None
+    """[num_envs] bool: the rows that act next, in the same sense."""
 
 
 class StepEvents(NamedTuple):

@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from rl_training.experiment.configuration.validation import Problem, check_plain
-from rl_training.experiment.own_code.user_code import split_name
+from rl_training.experiment.configuration.validation import Problem
+from rl_training.experiment.named_objects import NamedObject, check_named_objects, named_objects
 
 CALLBACKS = "callbacks"
-USE = "use"
 
 
-class NamedCallback(NamedTuple):
-    """One entry of the list."""
-
-    name: str
-    """`module:Name` or `path/to/file.py:Name`."""
-    arguments: Mapping[str, Any]
-    place: str
-    """The key of the entry, as used in error messages and for its state in checkpoints."""
-
-
-def named_callbacks(entries: Sequence[Any]) -> list[NamedCallback]:
-    """Return the entries of a validated list of texts and mappings with `use` and arguments."""
-    found = []
-    for number, entry in enumerate(entries):
-        arguments = {USE: entry} if isinstance(entry, str) else dict(entry)
-        found.append(NamedCallback(arguments.pop(USE), arguments, f"{CALLBACKS}.{number}"))
-    return found
+def named_callbacks(entries: Sequence[Any]) -> list[NamedObject]:
+    """Return the entries of a validated list."""
+    return named_objects(entries, CALLBACKS)
 
 
 def check_callbacks(values: dict[str, Any]) -> list[Problem]:
-    """Return the problems in the form of the entries; the names are resolved when a run is set up."""
-    problems: list[Problem] = []
-    for number, entry in enumerate(values.get(CALLBACKS, ())):
-        path = (CALLBACKS, str(number))
-        name, place = (entry, path) if isinstance(entry, str) else (entry.get(USE), (*path, USE))
-        if name is None:
-            hint = ", without a space behind the colon" if len(entry) == 1 and USE not in entry else ""
-            problems.append(Problem(place, f"is required; set it to module:Name or path/to/file.py:Name{hint}"))
-        elif not isinstance(name, str) or not all(split_name(name)):
-            problems.append(Problem(place, f"must be module:Name or path/to/file.py:Name, got {name!r:.200}"))
-        elif not isinstance(entry, str):
-            problems += check_plain(entry, path)
-    return problems
+    """Return the problems in the form of the entries."""
+    return check_named_objects(values.get(CALLBACKS, ()), (CALLBACKS,))
 
 
 def kept_states(before: Sequence[Any], after: Sequence[Any], states: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
     for spec in (
         *_family("on_policy", "ppo:PPO", _ANY_ACTIONS, _POLICY_GRADIENT, params_module="params.ppo_params"),
-        *_family("off_policy", "dqn:DQN", ("Discrete",), _Q_LEARNING),
+        *_family("off_policy", "dqn:DQN", ("Discrete",), _Q_LEARNING, params_module="params.dqn_params"),
         *_family("on_policy", "pqn:PQN", ("Discrete",), _PARALLEL),
         *_family("off_policy", "sac:SAC", ("Box",), _SOFT, params_module="params.sac_params"),
         *_family("off_policy", "discrete_sac:DiscreteSAC", ("Discrete",), _SOFT_DISCRETE),

@@ -40,5 +40,5 @@ def attach(algorithm: DQN, kernel: str, updates: float | None) -> None:
 
     compiled = CompiledDQN(algorithm, kernel)
     replace_method(algorithm, "improve", compiled.improve, compiled.check_improvement)
-    if weights <= LARGEST_ACTING and requires.is_own(algorithm, DQN, "act", "values", "_best", "_explore"):
+    if weights <= LARGEST_ACTING and requires.is_own(algorithm, DQN, "act", "values", "_best", "_explore", "explored"):
         replace_method(algorithm, "act", compiled.act, compiled.check_act)

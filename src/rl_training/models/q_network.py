@@ -29,10 +29,12 @@ class QNetwork(nn.Module):
         noisy: bool,
         generator: torch.Generator,
         layer_norm: bool = False,
+        inputs: int | None = None,
     ) -> None:
         """`outputs` per action: 1 for a value, the number of atoms or quantiles for a distribution.
 
-        `layer_norm` normalises the hidden layers, which then have no noise.
+        `layer_norm` normalises the hidden layers, which then have no noise. `inputs` is the number of features that the
+        streams get, by default as many as the encoder returns.
         """
         super().__init__()
         self.num_actions = num_actions
@@ -40,14 +42,17 @@ class QNetwork(nn.Module):
         self.encoder = encoder
         if hidden_sizes is None:
             hidden_sizes = () if has_weights(self.encoder) else DEFAULT_HIDDEN_SIZES
-        widths = (self.encoder.width, *hidden_sizes)
+        widths = (inputs or self.encoder.width, *hidden_sizes)
         stream = _normalized if layer_norm else NoisyMLP if noisy else MLP
         self.advantage = stream((*widths, num_actions * outputs), activation, generator=generator)
         self.value = stream((*widths, outputs), activation, generator=generator) if dueling else None
 
     def forward(self, observation: Observation, noisy: bool = False) -> Tensor:
         """Return [B, actions, outputs]."""
-        features = self.encoder.forward(observation)  # type: ignore[arg-type]
+        return self.outputs_of(self.encoder.forward(observation), noisy)  # type: ignore[arg-type]
+
+    def outputs_of(self, features: Tensor, noisy: bool = False) -> Tensor:
+        """Return the outputs [B, actions, outputs] of features [B, inputs]."""
         advantage = _through(self.advantage, features, noisy).view(-1, self.num_actions, self.outputs)
         if self.value is None:
             return advantage

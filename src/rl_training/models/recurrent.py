@@ -1,4 +1,4 @@
-"""Actor and critic with a memory: recurrent layers over sequences of observations.
+"""Networks with a memory, actor and critic or values of actions: recurrent layers over sequences of observations.
 
 A memory is one vector of floats per environment, zero at the start of an episode, so that it is stored and passed on
 like an observation.
@@ -19,6 +19,7 @@ from rl_training.models.distributions import Distribution
 from rl_training.models.encoders import Encoder
 from rl_training.models.heads import make_action_head
 from rl_training.models.layers import StackedMLP, linear
+from rl_training.models.q_network import QNetwork
 
 
 class Sequences(NamedTuple):
@@ -26,6 +27,30 @@ class Sequences(NamedTuple):
 
     lengths: Tensor  # [S] int64, at least 1 each
     memory: Tensor  # [S, memory size] before each sequence's first row
+
+
+class Padded(NamedTuple):
+    """Sequences of rows side by side, padded at the back, where nothing follows."""
+
+    features: Tensor  # [longest, S, width]
+    row: Tensor  # [B] place of a row in its sequence
+    column: Tensor  # [B] sequence of a row
+
+    @classmethod
+    def of(cls, features: Tensor, lengths: Tensor) -> Padded:
+        """Put the rows [B, width] of sequences [S] side by side."""
+        longest, count = int(lengths.max()), len(lengths)
+        column = torch.repeat_interleave(torch.arange(count, device=lengths.device), lengths)
+        first = torch.cumsum(lengths, 0) - lengths
+        row = torch.arange(len(features), device=lengths.device) - first[column]
+        padded = features.new_zeros(longest, count, features.shape[1])
+        padded[row, column] = features
+        return cls(padded, row, column)
+
+    def through(self, layers: nn.Module, memory: Tensor) -> Tensor:
+        """Return the outputs [B, size] of recurrent layers that begin with memories [S, numbers], by one call."""
+        outputs: Tensor = layers(self.features, _state(layers, memory))[0]
+        return outputs[self.row, self.column]
 
 
 class Step(NamedTuple):
@@ -59,13 +84,10 @@ class RecurrentActorCritic(nn.Module):
         """`hidden_sizes` None: heads directly on the recurrent layers."""
         super().__init__()
         self.encoder = encoder
-        make = nn.LSTM if kind == "lstm" else nn.GRU
-        count = 2 if separate_critic else 1
-        self.memories = nn.ModuleList(make(encoder.width, size, layers) for _ in range(count))
-        for memory in self.memories:
-            _initialize(memory, orthogonal=orthogonal_init, generator=generator)
-        self.vectors = 2 if kind == "lstm" else 1  # of a recurrent layer's state
-        self.size, self.layers = size, layers
+        self.memories = nn.ModuleList(
+            make_layers(kind, encoder.width, size, layers, orthogonal=orthogonal_init, generator=generator)
+            for _ in range(2 if separate_critic else 1)
+        )
         self.actor, self.critic = (
             StackedMLP(1, size, hidden_sizes or (), activation, orthogonal=orthogonal_init, generator=generator)
             for _ in range(2)
@@ -84,34 +106,22 @@ class RecurrentActorCritic(nn.Module):
     @property
     def memory_size(self) -> int:
         """Numbers that an environment's memory consists of."""
-        return len(self.memories) * self.vectors * self.layers * self.size
+        return sum(memory_numbers(layers) for layers in self.memories)
 
     def step(self, observation: Observation, memory: Tensor) -> Step:
         """Take one step from observations [B, ...] and memories [B, memory size]."""
-        features = self.encoder(observation).unsqueeze(0)  # [1, B, width]
-        outputs, states = zip(
-            *(one(features, state) for one, state in zip(self.memories, self._states(memory), strict=True)), strict=True
+        features = self.encoder(observation)
+        parts = memory.chunk(len(self.memories), dim=1)
+        outputs, after = zip(
+            *(one_step(layers, features, part) for layers, part in zip(self.memories, parts, strict=True)), strict=True
         )
-        after = torch.cat([self._flat(state) for state in states], dim=1)
-        return Step(self.actor.one(0, outputs[0][0]), self._value(outputs[-1][0]), after)
+        return Step(self.actor.one(0, outputs[0]), self._value(outputs[-1]), torch.cat(after, dim=1))
 
     def run(self, observation: Observation, mask: Tensor | None, sequences: Sequences) -> tuple[Distribution, Tensor]:
-        """Return the policy and the values [B] of the rows of sequences, from one call of the recurrent layers.
-
-        Sequences are padded at the back, where nothing follows; padding is left out of everything that comes after.
-        """
-        lengths = sequences.lengths
-        features = self.encoder(observation)  # [B, width]
-        longest, count = int(lengths.max()), len(lengths)
-        column = torch.repeat_interleave(torch.arange(count, device=lengths.device), lengths)  # [B] the row's sequence
-        first = torch.cumsum(lengths, 0) - lengths
-        row = torch.arange(len(features), device=lengths.device) - first[column]  # [B] its place in the sequence
-        padded = features.new_zeros(longest, count, features.shape[1])
-        padded[row, column] = features
-        outputs = [
-            one(padded, state)[0][row, column]
-            for one, state in zip(self.memories, self._states(sequences.memory), strict=True)
-        ]
+        """Return the policy and the values [B] of the rows of sequences; padding is left out of both."""
+        padded = Padded.of(self.encoder(observation), sequences.lengths)
+        parts = sequences.memory.chunk(len(self.memories), dim=1)
+        outputs = [padded.through(layers, part) for layers, part in zip(self.memories, parts, strict=True)]
         return self.head(self.actor.one(0, outputs[0]), mask), self._value(outputs[-1])
 
     def policy_of(self, actor: Tensor, mask: Tensor | None) -> Distribution:
@@ -127,20 +137,94 @@ class RecurrentActorCritic(nn.Module):
         value: Tensor = self.value_head(self.critic.one(0, features)).squeeze(-1)
         return value
 
-    def _states(self, memory: Tensor) -> list[Any]:
-        """Return the states of the recurrent layers, as torch takes them, from flat memories [B, memory size]."""
-        parts = memory.view(len(memory), len(self.memories), self.vectors, self.layers, self.size)
-        parts = parts.permute(1, 2, 3, 0, 4).contiguous()  # [memories, vectors, layers, B, size]
-        return [tuple(part) if self.vectors == 2 else part[0] for part in parts]
 
-    def _flat(self, state: Any) -> Tensor:
-        """Return one recurrent layer's state as rows of a flat memory."""
-        vectors = torch.stack(state) if self.vectors == 2 else state.unsqueeze(0)  # [vectors, layers, B, size]
-        return vectors.permute(2, 0, 1, 3).flatten(1)
+class RecurrentQNetwork(QNetwork):
+    """An encoder, recurrent layers, and the streams of a Q-network on top of them."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        num_actions: int,
+        *,
+        kind: str,
+        size: int,
+        layers: int,
+        hidden_sizes: tuple[int, ...] | None,
+        generator: torch.Generator,
+        **settings: Any,
+    ) -> None:
+        """`hidden_sizes` None: outputs directly on the recurrent layers. `settings` are those of a Q-network."""
+        hidden = hidden_sizes or ()
+        super().__init__(encoder, num_actions, hidden_sizes=hidden, inputs=size, generator=generator, **settings)
+        self.layers = make_layers(kind, encoder.width, size, layers, orthogonal=False, generator=generator)
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers that an environment's memory consists of."""
+        return memory_numbers(self.layers)
+
+    def step(self, observation: Observation, memory: Tensor, noisy: bool = False) -> tuple[Tensor, Tensor]:
+        """Return outputs [B, actions, outputs] and memories after the step, from those before it."""
+        features, after = one_step(self.layers, self.encoder(observation), memory)
+        return self.outputs_of(features, noisy), after
+
+    def run(self, observation: Observation, sequences: Sequences, noisy: bool = False) -> Tensor:
+        """Return the outputs [B, actions, outputs] of the rows of sequences; padding is left out of them."""
+        padded = Padded.of(self.encoder(observation), sequences.lengths)
+        return self.outputs_of(padded.through(self.layers, sequences.memory), noisy)
+
+    def memory_after(self, observation: Observation, sequences: Sequences) -> Tensor:
+        """Return the memories [S, memory size] after all rows of sequences, of which some may be empty."""
+        lengths, memory = sequences
+        some = torch.nonzero(lengths).squeeze(1)
+        if not len(some):
+            return memory
+        padded = Padded.of(self.encoder(observation), lengths[some])
+        packed = nn.utils.rnn.pack_padded_sequence(padded.features, lengths[some].cpu(), enforce_sorted=False)
+        after = self.layers(packed, _state(self.layers, memory[some]))[1]
+        return memory.index_copy(0, some, _flat(self.layers, after))
+
+
+def make_layers(
+    kind: str, inputs: int, size: int, layers: int, *, orthogonal: bool, generator: torch.Generator
+) -> nn.Module:
+    """Return recurrent layers: orthogonal with zero biases, or uniform as torch draws them."""
+    made: nn.Module = (nn.LSTM if kind == "lstm" else nn.GRU)(inputs, size, layers)
+    _initialize(made, orthogonal=orthogonal, generator=generator)
+    return made
+
+
+def one_step(layers: nn.Module, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the outputs [B, size] and memories [B, numbers] of recurrent layers after features [B, width]."""
+    outputs, after = layers(features.unsqueeze(0), _state(layers, memory))
+    return outputs[0], _flat(layers, after)
+
+
+def memory_numbers(layers: nn.Module) -> int:
+    """Return the size of the memory of recurrent layers."""
+    vectors, count, size = _form(layers)
+    return vectors * count * size
+
+
+def _form(layers: Any) -> tuple[int, int, int]:
+    """Return the vectors of a layer's state, the number of layers, and their size."""
+    return 2 if isinstance(layers, nn.LSTM) else 1, layers.num_layers, layers.hidden_size
+
+
+def _state(layers: nn.Module, memory: Tensor) -> Any:
+    """Return the state of recurrent layers, as torch takes it, from flat memories [B, numbers]."""
+    parts = memory.unflatten(1, _form(layers)).permute(1, 2, 0, 3).contiguous()  # [vectors, layers, B, size]
+    return tuple(parts) if isinstance(layers, nn.LSTM) else parts[0]
+
+
+def _flat(layers: nn.Module, state: Any) -> Tensor:
+    """Return the state of recurrent layers as flat memories [B, numbers]."""
+    vectors = torch.stack(state) if isinstance(layers, nn.LSTM) else state.unsqueeze(0)  # [vectors, layers, B, size]
+    return vectors.permute(2, 0, 1, 3).flatten(1)
 
 
 def _initialize(memory: nn.Module, *, orthogonal: bool, generator: torch.Generator) -> None:
-    """Draw a recurrent layer's weights: orthogonal with zero biases, or uniform as torch does."""
+    """Draw the weights of recurrent layers from a generator."""
     with torch.no_grad():
         for name, weight in memory.named_parameters():
             if orthogonal and "weight" in name:

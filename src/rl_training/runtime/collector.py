@@ -22,7 +22,7 @@ from rl_training.data.rollout import Rollout, RolloutStorage
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepBatch
 from rl_training.envs.vector import VectorEnv
-from rl_training.errors import EnvironmentFailure, NonFiniteError
+from rl_training.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from rl_training.runtime.setup.restored_state import check_stored_actions
 from rl_training.runtime.setup.streams import derive_seeds
 
@@ -53,6 +53,11 @@ class EnvironmentDriver:
 
     The environments guarantee that observations are finite and fit their space.
     """
+
+    @property
+    def learns_beside_absent(self) -> bool:
+        """Whether steps of agents that are absent from their world are left out of learning."""
+        return False
 
     def __init__(self, env: VectorEnv, *, seed: int, device: torch.device) -> None:
         self.env = env
@@ -86,6 +91,11 @@ class EnvironmentDriver:
             place = f"at step {self.taken.value + self.steps_at_once} of the run"
             raise type(error)(f"{place}, {error}{kept}") from error
         self.taken.value += self.steps_at_once
+        if step.real is not None and not self.learns_beside_absent:
+            raise ConfigError(
+                "env_id: some agents of this world come later or leave earlier than others, and this algorithm would "
+                "learn from steps that nobody took; choose ppo, a2c or pqn"
+            )
         return step
 
     def _env_state(self) -> dict[str, Any]:
@@ -131,6 +141,11 @@ class RolloutCollector(EnvironmentDriver):
         self.memory = np.zeros((env.num_envs, size), np.float32) if size else None
 
     @property
+    def learns_beside_absent(self) -> bool:
+        """Whether the algorithm leaves such steps out."""
+        return self.actor.learns_beside_absent
+
+    @property
     def steps_in_progress(self) -> int:
         """Environment steps of the unfinished rollout."""
         return 0 if self.storage is None or self.storage.full else self.storage.transitions
@@ -169,6 +184,7 @@ class RolloutCollector(EnvironmentDriver):
             chosen.log_prob,
             chosen.value,
             self.memory,
+            step.real,
         )
         self.memory = chosen.memory
         self.follow(step)
@@ -277,8 +293,11 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
         # The replay stores raw observations, so the environments do not scale them.
         return self.replay.normalizers.scale_observation(self._observation)
 
-    def _take(self, action: np.ndarray, env_action: np.ndarray) -> StepBatch:
-        """Take actions [num_envs, ...], given as stored and in the environment's format."""
+    def _take(self, action: np.ndarray, env_action: np.ndarray, **stored: Any) -> StepBatch:
+        """Take actions [num_envs, ...], given as stored and in the environment's format.
+
+        `stored` is what the replay keeps of a step in addition.
+        """
         step = self._step_env(env_action)
         self.replay.add(
             action,
@@ -289,6 +308,7 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
             step.obs,
             step.final_mask,
             step.action_mask,
+            **stored,
         )
         if step.final_obs is not step.obs:  # an episode ended
             self._end_episodes(step.terminated | step.truncated)
@@ -328,15 +348,42 @@ class ReplayCollector(ReplayDriver[Replay]):
         super().__init__(env, lambda mask: make_replay(example, mask), seed=seed, device=device)
         self.actor = actor
         self.generator = generator
+        size = actor.memory_size
+        self.memory = np.zeros((env.num_envs, size), np.float32) if size else None
 
     def _end_episodes(self, ended: np.ndarray) -> None:
         self.actor.end_episodes(ended)
+        if self.memory is not None:
+            self.memory = np.where(ended[:, None], np.float32(0.0), self.memory)
 
     def step(self, controls: Mapping[str, float], *, random: bool) -> StepBatch:
         """Take one step in every environment, with random actions if `random` is true."""
+        if self.memory is not None:
+            return self._step_with_memory(self.memory, controls, random=random)
         observation, mask = self._shown()
         if random:
             action = self.actor.random_actions(self.env.num_envs, mask, self.generator)
         else:
             action = self.actor.act(observation, mask, controls, self.generator)
         return self._take(action.cpu().numpy(), self.actor.env_action(action))
+
+    def _step_with_memory(self, memory: np.ndarray, controls: Mapping[str, float], *, random: bool) -> StepBatch:
+        """Take one step and store the memories that it was taken with; random actions are remembered as well."""
+        observation, mask = self._shown()
+        actor: Any = self.actor
+        remembered = torch.as_tensor(memory, device=self.device)
+        action, after = actor.act_with_memory(observation, mask, controls, self.generator, remembered)
+        if random:
+            action = self.actor.random_actions(self.env.num_envs, mask, self.generator)
+        self.memory = after.cpu().numpy()
+        return self._take(action.cpu().numpy(), self.actor.env_action(action), memory=memory)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the complete state of collection; the rows of the replay are saved separately."""
+        return {**super().state_dict(), **({} if self.memory is None else {"memory": self.memory})}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
+        """Restore a saved state; environments that could not be saved restart with seeds derived from `step`."""
+        if self.memory is not None:
+            self.memory = checked_memory(state.get("memory"), self.memory.shape)
+        super().load_state_dict(state, step=step)

@@ -19,6 +19,7 @@ from rl_training.data.datasets.dataset_mix import DatasetMix
 from rl_training.data.hindsight import HindsightReplay
 from rl_training.data.replay import Replay
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
+from rl_training.data.sequence_replay import SequenceReplay
 from rl_training.envs.normalize import normalizers_of
 from rl_training.envs.vector import VectorEnv
 from rl_training.experiment.cadence import marks_between
@@ -57,7 +58,7 @@ def begin_off_policy(session: TrainingSession) -> tuple[OffPolicyAlgorithm, Repl
         lambda action, mask: fitting_replay(
             session,
             ReplayDemand.of(session.config, session.params, env, action, mask),
-            lambda: make_replay(session, env, action),
+            lambda: make_replay(session, env, action, algorithm.memory_size),
         ),
         seed=session.config.seed,
         device=session.device,
@@ -88,8 +89,8 @@ def make_sampler(params: Any) -> Sampler:
     return UniformSampler(params.buffer_size)
 
 
-def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) -> Replay:
-    """Return the replay that the parameters select."""
+def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray, memory_size: int = 0) -> Replay:
+    """Return the replay that the parameters select, of sequences if the policy has a memory."""
     params = session.params
     sampler = make_sampler(params)
     settings: dict[str, Any] = {
@@ -100,6 +101,18 @@ def make_replay(session: TrainingSession, env: VectorEnv, action: np.ndarray) ->
         "directory": session.setup.place if params.memory_map else None,
         "normalizers": normalizers_of(env),
     }
+    if memory_size:
+        recurrent = params.recurrent
+        return SequenceReplay(
+            env.observation_space,
+            action,
+            sampler,
+            memory_size=memory_size,
+            sequence_length=recurrent.sequence_length,
+            burn_in=recurrent.burn_in,
+            n_step=params.n_step,
+            **settings,
+        )
     if params.hindsight == "none":
         return Replay(env.observation_space, action, sampler, n_step=params.n_step, **settings)
     return HindsightReplay(

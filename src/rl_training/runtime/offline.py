@@ -41,8 +41,6 @@ def train_offline(
             device=session.device,
         )
         session.start(algorithm, batches)
-        for notice in task.notices:
-            session.notify(notice)
         while not session.done:
             _train_step(session, algorithm, batches)
         return session.result()

@@ -101,6 +101,9 @@ class TrainingSession(RecordedRun):
         self._open_run(lengths)
         for notice in self._resume_point.notices if self._resume_point else ():
             self._recorder.notice(notice)
+        for task in self.setup.tasks:
+            for notice in task.notices:
+                self.notify(notice)
         if self.resume_mode == EPISODE_BOUNDARY:
             self.notify(
                 f"{self.config.env_id} cannot be snapshotted, so the resume mode is {EPISODE_BOUNDARY}: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rl_training.experiment.env_packages import extra_of_package
 from rl_training.zoo.manifests import load_manifests, manifest_of
 from rl_training.zoo.preset_lock import locked_presets
 
@@ -45,7 +46,9 @@ _EXTRAS = {"rl_training.envs.board_games": "boardgames"}
 def needed_extra(env_id: str) -> str | None:
     """Return the extra that provides an environment, or None if it needs none."""
     manifest = manifest_of(env_id)
-    return manifest.extra if manifest is not None else _EXTRAS.get(env_id.partition(":")[0])
+    if manifest is not None:
+        return manifest.extra
+    return _EXTRAS.get(env_id.partition(":")[0]) or extra_of_package(env_id)
 
 
 def _needed_extras(config: Mapping[str, Any]) -> str | None:

@@ -10,9 +10,10 @@ import torch
 
 from offline_parts import RATES, make_offline, offline_batch
 from replay_parts import CHOICE, CPU, OBSERVATION, TORQUE, batch_of, generator, parameters_of
-from rl_training.algorithms.dqn import DQN, DQNParams
+from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.offline.cql import conservative_penalty, cql_target, proposed_actions
 from rl_training.algorithms.offline.discrete_cql import discrete_penalty
+from rl_training.algorithms.params.dqn_params import DQNParams
 
 
 def test_the_penalty_is_the_importance_weighted_log_sum_minus_the_datas_value() -> None:

@@ -119,7 +119,7 @@ def test_no_answer_stands_for_a_key_that_the_algorithm_has(algo: str) -> None:
         (
             "td3",
             "critic_hidden_sizes",
-            "it is a setting of cql, crossq, sac, tqc, and td3 has none like it: leave it out",
+            "it is a setting of cql, crossq, droq, redq, sac, tqc, and td3 has none like it: leave it out",
         ),
     ],
 )

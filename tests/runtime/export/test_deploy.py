@@ -95,7 +95,7 @@ def test_options_that_the_file_does_not_have_are_refused(file: Path) -> None:
 
 def _stub(*inputs: Input) -> ExportedPolicy:
     """Return a policy that returns its first array."""
-    return ExportedPolicy(lambda arrays: next(iter(arrays.values())), inputs, {})
+    return ExportedPolicy(lambda arrays: [next(iter(arrays.values()))], inputs, {})
 
 
 def test_dict_observations_must_have_the_keys_and_one_length() -> None:

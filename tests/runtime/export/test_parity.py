@@ -30,8 +30,13 @@ class Acting(ExportedPolicy):
     def takes_mask(self) -> bool:
         return False
 
-    def actions(self, observation: Any, mask: Any = None) -> np.ndarray:
-        return self.change(self.policy.actions(observation, mask))
+    @property
+    def memory_size(self) -> int:
+        return self.policy.memory_size
+
+    def act(self, observation: Any, mask: Any = None, memory: Any = None) -> tuple[np.ndarray, np.ndarray | None]:
+        actions, after = self.policy.act(observation, mask, None, memory)
+        return self.change(actions), after
 
 
 class Growing(gym.Env[Any, Any]):

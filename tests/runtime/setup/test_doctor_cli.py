@@ -31,11 +31,15 @@ KEYS = [
     "extra_dmc",
     "extra_envpool",
     "extra_export",
+    "extra_highway",
     "extra_minatar",
+    "extra_minigrid",
     "extra_mlflow",
     "extra_mujoco",
     "extra_offline",
+    "extra_pettingzoo",
     "extra_plot",
+    "extra_popgym",
     "extra_ray",
     "extra_robotics",
     "extra_trackio",
@@ -53,7 +57,12 @@ KEYS = [
     "env_minatar",
     "env_boardgames",
     "env_robotics",
+    "env_pointmaze",
     "env_dmc",
+    "env_minigrid",
+    "env_highway",
+    "env_popgym",
+    "env_pettingzoo",
     "cuda",
     "devices",
     "torch_threads",
@@ -63,8 +72,8 @@ KEYS = [
 def test_lines_are_key_value_with_stable_keys(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
-    monkeypatch.setitem(sys.modules, "shimmy", None)
+    for package in ("gymnasium_robotics", "shimmy", "highway_env"):
+        monkeypatch.setitem(sys.modules, package, None)
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("=")[0] for line in lines] == KEYS

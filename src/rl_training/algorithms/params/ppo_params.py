@@ -88,6 +88,13 @@ class PPOParams(OnPolicyParams):
     """Give the policy a memory: a recurrent layer's type, size, layers, sequence_length and separate_critic; null: no
     memory."""
 
+    def network_weights(self, inputs: int, outputs: int) -> int:
+        """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
+        if self.recurrent is None:
+            return super().network_weights(inputs, outputs)
+        memories = 2 if self.recurrent.separate_critic else 1
+        return memories * self.recurrent.weights(inputs) + super().network_weights(self.recurrent.size, outputs)
+
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return an error message for each inconsistent combination of values."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)

@@ -9,8 +9,8 @@ from annotated_types import Ge, Le
 
 
 @dataclass(frozen=True)
-class RecurrentParams:
-    """A recurrent layer between the encoder and the hidden layers of actor and critic."""
+class MemoryParams:
+    """A recurrent layer between the encoder and the hidden layers."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
@@ -24,8 +24,32 @@ class RecurrentParams:
     """Recurrent layers on top of each other."""
 
     sequence_length: Annotated[int, Ge(1)] = 32
-    """Steps over which gradients flow back in time; a rollout is cut into sequences of this length, and at the ends of
+    """Steps over which gradients flow back in time; experience is cut into sequences of this length, and at the ends of
     episodes."""
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers that the memory of one recurrent layer stack consists of."""
+        return (2 if self.type == "lstm" else 1) * self.layers * self.size
+
+    def weights(self, inputs: int) -> int:
+        """Return the number of weights and biases of the recurrent layers, given the number of features."""
+        gates = 4 if self.type == "lstm" else 3
+        each = gates * self.size * (self.size + 2)
+        return self.layers * each + gates * self.size * (inputs + (self.layers - 1) * self.size)
+
+
+@dataclass(frozen=True)
+class RecurrentParams(MemoryParams):
+    """The memory of a policy that learns from rollouts."""
 
     separate_critic: bool = True
     """Whether the critic has a memory of its own."""
+
+
+@dataclass(frozen=True)
+class ReplayedMemoryParams(MemoryParams):
+    """The memory of a policy that learns from a replay, in which the memories of acting are stored."""
+
+    burn_in: Annotated[int, Ge(0)] = 16
+    """Steps before a sequence over which its stored memory is brought up to date, without gradients."""

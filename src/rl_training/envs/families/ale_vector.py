@@ -19,6 +19,7 @@ from gymnasium.wrappers import TimeLimit
 from rl_training.envs.slot import EnvSlot, wrap_base
 from rl_training.envs.step import Obs
 from rl_training.envs.vector import GroupStep, SyncVectorEnv, slot_states, step_slots
+from rl_training.envs.wrapping import WRAPS_NOTHING, wraps_task
 from rl_training.errors import CheckpointError
 from rl_training.experiment.configuration.env_params import EnvParams
 
@@ -38,6 +39,8 @@ def ale_vector_obstacle(spec: EnvSpec, params: EnvParams) -> str | None:
         return f"{spec.id} is not an Atari game; use `auto`"
     if not params.atari:
         return "it always preprocesses frames; set env_kwargs.atari to true"
+    if wraps_task(params):
+        return WRAPS_NOTHING
     if not params.grayscale:
         return "it shows gray frames here; set env_kwargs.grayscale to true, or use `local_sync`"
     foreign = [key for key in params.make_kwargs if key not in _TAKEN]

@@ -17,6 +17,7 @@ from rl_training.envs.checks import non_finite_row
 from rl_training.envs.slot import EnvFactory, EnvSlot
 from rl_training.envs.step import Episode, Obs, StepBatch
 from rl_training.envs.vector import VectorEnv
+from rl_training.envs.wrapping import WRAPS_NOTHING, wraps_task
 from rl_training.errors import CheckpointError, ConfigError, NonFiniteError
 from rl_training.experiment.configuration.env_params import EnvParams
 
@@ -28,6 +29,8 @@ _LARGEST_SEED = 2**31 - 1
 
 def envpool_obstacle(spec: EnvSpec, params: EnvParams) -> str | None:
     """Return why EnvPool cannot run this, with the repair, or None; `make_envpool` compares the versions."""
+    if wraps_task(params):
+        return WRAPS_NOTHING
     if spec.entry_point == "ale_py.env:AtariEnv":
         return _atari_obstacle(params)
     if not isinstance(spec.entry_point, str) or not spec.entry_point.startswith(_FAMILIES):

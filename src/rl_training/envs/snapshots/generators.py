@@ -34,3 +34,19 @@ def generator_from_state(state: dict[str, Any]) -> np.random.Generator:
     bit_generator: Any = _BIT_GENERATORS[name](0)
     bit_generator.state = state
     return np.random.Generator(bit_generator)
+
+
+_LEGACY_PARTS = ("bit_generator", "key", "position", "has_gauss", "cached_gaussian")
+
+
+def random_state_parts(generator: np.random.RandomState) -> dict[str, Any]:
+    """Return the state of a generator of the older kind by names."""
+    parts = generator.get_state(legacy=True)
+    return dict(zip(_LEGACY_PARTS, parts, strict=True))
+
+
+def random_state_from_parts(parts: dict[str, Any]) -> np.random.RandomState:
+    """Return a generator of the older kind that continues from its saved parts."""
+    made = np.random.RandomState(0)
+    made.set_state(tuple(parts[name] for name in _LEGACY_PARTS))
+    return made

@@ -6,6 +6,7 @@ incompletely restored environment would silently change a resumed run.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,11 +16,13 @@ import numpy as np
 from gymnasium import wrappers
 
 from rl_training.envs.snapshots.generators import generator_from_state, generator_state
-from rl_training.envs.snapshots.snapshot_families import find_family
+from rl_training.envs.snapshots.object_graph import Unsavable, put_graph, take_graph
+from rl_training.envs.snapshots.snapshot_families import find_family, graph_packages
 from rl_training.envs.step import copy_obs
 from rl_training.errors import CheckpointError, EnvironmentFailure
 
 AnyEnv = gym.Env[Any, Any]
+logger = logging.getLogger("rl_training")
 
 
 class _Access(NamedTuple):
@@ -27,10 +30,20 @@ class _Access(NamedTuple):
 
     take: Callable[[Any], dict[str, Any]]
     put: Callable[[Any, dict[str, Any]], None]
+    has_generator: bool = False
+    """Whether the state contains the environment's generator."""
 
 
 def take(env: AnyEnv) -> dict[str, Any] | None:
     """Return NumPy arrays and JSON values in nested dicts and lists, or None if a part is unknown."""
+    try:
+        return _take_layers(env)
+    except Unsavable as error:
+        logger.debug("%s cannot be saved: %s", env, error)
+        return None
+
+
+def _take_layers(env: AnyEnv) -> dict[str, Any] | None:
     layers: list[dict[str, Any]] = []
     layer: Any = env
     while isinstance(layer, gym.Wrapper):
@@ -42,7 +55,8 @@ def take(env: AnyEnv) -> dict[str, Any] | None:
     access = _base_access(layer)
     if access is None:
         return None
-    base = {"type": _type_name(layer), "state": access.take(layer), "generator": _take_generator(layer)}
+    generator = None if access.has_generator else _take_generator(layer)
+    base = {"type": _type_name(layer), "state": access.take(layer), "generator": generator}
     return {"wrappers": layers, "base": base}
 
 
@@ -60,13 +74,26 @@ def put(env: AnyEnv, state: dict[str, Any]) -> None:
     _expect(layer, base, access)
     assert access is not None
     access.put(layer, base["state"])
-    _put_generator(layer, base["generator"])
+    if not access.has_generator:
+        _put_generator(layer, base["generator"])
 
 
 def _wrapper_access(layer: AnyEnv) -> _Access | None:
     own = _own_state_access(layer)
+    if own is not None:
+        return own
     # By the name of the exact type: a subclass may have more state.
-    return own if own is not None else _WRAPPERS.get(_type_name(layer))
+    known = _WRAPPERS.get(_type_name(layer))
+    packages = None if known is not None else graph_packages(type(layer).__module__)
+    return known if packages is None else _graph_access(packages)
+
+
+def _graph_access(packages: frozenset[str]) -> _Access:
+    """Return the access to a wrapper of a package whose objects can all be saved."""
+    inner = frozenset({"env"})
+    return _Access(
+        lambda layer: take_graph(layer, packages, inner), lambda layer, state: put_graph(layer, state, packages)
+    )
 
 
 def _base_access(env: AnyEnv) -> _Access | None:
@@ -74,7 +101,7 @@ def _base_access(env: AnyEnv) -> _Access | None:
     if own is not None:
         return own
     family = find_family(env)
-    return None if family is None else _Access(family.take, family.put)
+    return None if family is None else _Access(family.take, family.put, family.has_generator)
 
 
 def _own_state_access(layer: Any) -> _Access | None:

@@ -13,6 +13,8 @@ class Family(NamedTuple):
 
     take: Callable[[Any], dict[str, Any]]
     put: Callable[[Any, dict[str, Any]], None]
+    has_generator: bool = False
+    """Whether the environment's generator is part of the state."""
 
 
 def find_family(env: Any) -> Family | None:
@@ -27,7 +29,31 @@ def find_family(env: Any) -> Family | None:
         return _MUJOCO
     if (module, name) == ("ale_py.env", "AtariEnv"):
         return None if _has_sticky_actions(env) else _ATARI
-    return None
+    packages = graph_packages(module)
+    return None if packages is None else _graph_family(packages)
+
+
+# Packages whose environments are Python objects all the way down, with the packages that these objects come from.
+_GRAPH_PACKAGES = {
+    "gymnasium_robotics": frozenset({"gymnasium_robotics", "gymnasium"}),
+    "highway_env": frozenset({"highway_env"}),
+    "minigrid": frozenset({"minigrid"}),
+    "popgym": frozenset({"popgym"}),
+    "shimmy": frozenset({"shimmy", "dm_control"}),
+}
+
+
+def graph_packages(module: str) -> frozenset[str] | None:
+    """Return the packages of a module's objects if `object_graph` can save them."""
+    return _GRAPH_PACKAGES.get(module.partition(".")[0])
+
+
+def _graph_family(packages: frozenset[str]) -> Family:
+    from rl_training.envs.snapshots.object_graph import put_graph, take_graph
+
+    return Family(
+        lambda env: take_graph(env, packages), lambda env, state: put_graph(env, state, packages), has_generator=True
+    )
 
 
 # Only attributes that affect later steps, without constants and rendering surfaces.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt
+from annotated_types import DocInfo, Ge, Gt
 
 from rl_training.experiment.configuration.fork_rules import FREE, rules
 from rl_training.experiment.configuration.validation import (
@@ -19,12 +19,14 @@ from rl_training.experiment.configuration.validation import (
     plain,
     raise_problems,
 )
+from rl_training.experiment.named_objects import NamedObject, check_named_objects, named_objects
 
 if TYPE_CHECKING:
     from rl_training.experiment.config import TrainConfig
 
 Mode = Literal["training", "evaluation"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+WRAPPERS = "wrappers"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,16 @@ class EnvParams:
 
     max_episode_steps: Annotated[int, Ge(1)] | None = None
     """Truncate episodes after this many steps; null: the environment's own limit."""
+
+    wrappers: Annotated[
+        tuple[str | dict[str, Any], ...], DocInfo("a list of `module:Name` and `{use: module:Name, <arguments>}`")
+    ] = ()
+    """Subclasses of gymnasium.Wrapper around the environment, innermost first: `module:Name`, `path/to/file.py:Name`,
+    or a mapping with that name as `use` and the arguments. They are part of the task: returns are counted above
+    them."""
+
+    flatten_observation: bool = False
+    """Join all entries of a Dict or Tuple observation to one vector; discrete entries become one-hot."""
 
     frame_stack: Annotated[int, Ge(1)] = 1
     """Number of latest frames observed together; 1: no stacking."""
@@ -108,6 +120,16 @@ def env_params(config: TrainConfig | Mapping[str, Any], mode: Mode) -> EnvParams
     return _merge(checked, mode)
 
 
+def named_wrappers(env_kwargs: Mapping[str, Any], key: str = "env_kwargs") -> list[NamedObject]:
+    """Return the wrappers that validated `env_kwargs` name, those of single modes too."""
+    blocks = {key: env_kwargs} | {f"{key}.{mode}": env_kwargs.get(mode, {}) for mode in MODES}
+    return [
+        entry
+        for place, block in blocks.items()
+        for entry in named_objects(block.get(WRAPPERS, ()), f"{place}.{WRAPPERS}")
+    ]
+
+
 def check_env_kwargs(
     env_kwargs: Mapping[str, Any], path: KeyPath = ("env_kwargs",)
 ) -> tuple[dict[str, Any], list[Problem]]:
@@ -145,6 +167,9 @@ def _check_keys(block: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, Any]
             problems.append(Problem((*path, key), _MAKE_KWARGS_REPAIR))
         elif key in WRAPPER_KEYS:
             checked[key], found = check_value(hints[key], value, (*path, key))
+            if key == WRAPPERS and not found:
+                checked[key] = list(checked[key])  # env_kwargs is plain data
+                found = check_named_objects(checked[key], (*path, key))
             problems += found
         else:
             checked[str(key)] = plain(value)
@@ -158,6 +183,8 @@ def _merge(env_kwargs: Mapping[str, Any], mode: Mode) -> EnvParams:
     if mode == "evaluation":
         merged |= _OFF_IN_EVALUATION
     wrapper_values = {key: merged.pop(key) for key in WRAPPER_KEYS if key in merged}
+    if WRAPPERS in wrapper_values:
+        wrapper_values[WRAPPERS] = tuple(wrapper_values[WRAPPERS])
     return EnvParams(**wrapper_values, make_kwargs=merged)
 
 

@@ -12,6 +12,7 @@ from rl_training.errors import AxiomError
 from rl_training.experiment.benchmarking import read_summary, run_place
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig, validate_config
+from rl_training.experiment.configuration.env_params import named_wrappers
 from rl_training.experiment.named_callbacks import named_callbacks
 from rl_training.experiment.own_code.user_code import (
     CodeUse,
@@ -22,6 +23,7 @@ from rl_training.experiment.own_code.user_code import (
     split_name,
     uses_of,
 )
+from rl_training.experiment.own_code.world_names import code_of
 from rl_training.experiment.registry import admit_algorithm, algorithm_code
 from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.tasks import TASKS, is_suite, tasks_of
@@ -36,7 +38,11 @@ def named_code(config: TrainConfig, *, callbacks: bool = True) -> dict[str, str]
     """Return every `module:Name` in a configuration with its key, with or without those of callbacks."""
     tasks = tasks_of(config)
     places = [f"env_kwargs.{TASKS}.{number}.env_id" for number in range(len(tasks))] if is_suite(config) else ["env_id"]
-    named = {task.env_id: place for task, place in zip(tasks, places, strict=True)}
+    named = {code_of(task.env_id): place for task, place in zip(tasks, places, strict=True)}
+    for task, place in zip(tasks, places, strict=True):
+        block = place.removesuffix(".env_id") if is_suite(config) else "env_kwargs"
+        for wrapper in named_wrappers(task.env_kwargs, block):
+            named.setdefault(wrapper.name, wrapper.place)
     named |= {code: "algo" for code in (algorithm_code(config.algo),) if code is not None}
     for entry in named_callbacks(config.callbacks) if callbacks else ():
         named.setdefault(entry.name, entry.place)

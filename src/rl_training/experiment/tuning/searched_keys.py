@@ -56,7 +56,14 @@ NOT_SEARCHABLE: dict[str, str] = {
     **dict.fromkeys(("log_interval", "checkpoint_interval", "keep_checkpoints"), _NOT_LEARNING),
 }
 # Wrappers that change how an agent perceives a task and its rewards, but not the task that it is scored on.
-_PERCEPTION = ("frame_stack", "normalize_observation", "clip_observation", "screen_size", "grayscale")
+_PERCEPTION = (
+    "frame_stack",
+    "flatten_observation",
+    "normalize_observation",
+    "clip_observation",
+    "screen_size",
+    "grayscale",
+)
 _REWARDS = ("normalize_reward", "clip_reward", "reward_sign", "episodic_life")
 _WORKERS = ("num_workers", "worker_timeout")
 _EXAMPLES = {ALGORITHM: "learning_rate", ENVIRONMENT: "frame_stack"}

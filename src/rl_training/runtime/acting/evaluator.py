@@ -14,12 +14,14 @@ import torch
 
 from rl_training.data.observations import NumpyObservation, map_observation
 from rl_training.envs.checks import non_finite_row
-from rl_training.envs.make import make_slots
+from rl_training.envs.make import make_players
+from rl_training.envs.multi_agent.world import World
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.spaces import same_form
 from rl_training.errors import AxiomError, NonFiniteError
 from rl_training.experiment.tasks import Task
 from rl_training.runtime.acting.policy import Policy
+from rl_training.runtime.acting.world_episodes import WorldEpisode, act_together
 from rl_training.runtime.recording.env_metrics import PREFIX, EnvironmentMetrics
 from rl_training.runtime.setup.streams import derive_seeds
 
@@ -92,7 +94,7 @@ def evaluate_policy(
     if not seeds:
         return []
     count = min(len(seeds), MAX_PARALLEL_EPISODES)
-    slots = make_slots(task.env_id, task.env_kwargs, mode="evaluation", count=count)
+    slots = make_players(task.env_id, task.env_kwargs, mode="evaluation", count=count)
     try:
         check_fit(policy, slots[0], task.env_id)
         episodes = play_episodes(policy, slots, seeds, generator=generator, step_cap=step_cap, interrupted=interrupted)
@@ -111,7 +113,7 @@ def evaluate_policy(
     return episodes
 
 
-def check_fit(policy: Policy, slot: EnvSlot, env_id: str) -> None:
+def check_fit(policy: Policy, slot: EnvSlot | World, env_id: str) -> None:
     """Raise an error if the spaces are not those of training, for example because user code has changed."""
     for kind in ("observation", "action"):
         learned, there = (getattr(one, f"{kind}_space") for one in (policy, slot))
@@ -149,18 +151,25 @@ def _check_finite(running: Sequence[_RunningEpisode], batch: NumpyObservation) -
 
 def play_episodes(
     policy: Policy,
-    slots: Sequence[EnvSlot],
+    slots: Sequence[EnvSlot | World],
     seeds: Sequence[int],
     *,
     generator: torch.Generator | None = None,
     step_cap: int = STEP_CAP,
-    on_step: Callable[[EnvSlot], None] = lambda slot: None,
+    on_step: Callable[[Any], None] = lambda slot: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[EpisodeResult]:
     """Play the seeds' episodes in the given environments; an environment whose episode ended takes the next seed.
 
-    Raises `EvaluationInterrupted` as soon as `interrupted()` is true: a partial evaluation would be biased.
+    Raises `EvaluationInterrupted` as soon as `interrupted()` is true: a partial evaluation would be biased. In a world
+    of several agents an episode lasts until all have left, and its return is the mean of theirs.
     """
+    worlds = [slot for slot in slots if isinstance(slot, World)]
+    if worlds:
+        return play_worlds(
+            policy, worlds, seeds, generator=generator, step_cap=step_cap, on_step=on_step, interrupted=interrupted
+        )
+    single = [slot for slot in slots if isinstance(slot, EnvSlot)]
     results: dict[int, EpisodeResult] = {}
     waiting = list(enumerate(seeds))[::-1]
 
@@ -170,7 +179,7 @@ def play_episodes(
         on_step(slot)
         return _RunningEpisode(slot, index, seed, observation, mask, np.zeros(policy.memory_size, np.float32))
 
-    running = [start(slot) for slot in slots[: len(seeds)]]
+    running = [start(slot) for slot in single[: len(seeds)]]
     while running:
         if interrupted():
             raise EvaluationInterrupted
@@ -208,6 +217,43 @@ def play_episodes(
             )
             if waiting:
                 unfinished.append(start(episode.slot))
+        running = unfinished
+    return [results[index] for index in range(len(seeds))]
+
+
+def play_worlds(
+    policy: Policy,
+    worlds: Sequence[World],
+    seeds: Sequence[int],
+    *,
+    generator: torch.Generator | None,
+    step_cap: int,
+    on_step: Callable[[Any], None],
+    interrupted: Callable[[], bool],
+) -> list[EpisodeResult]:
+    """Play the seeds' episodes in worlds of several agents, all of which act by the policy."""
+    results: dict[int, EpisodeResult] = {}
+    waiting = list(enumerate(seeds))[::-1]
+    running = [WorldEpisode(world, *waiting.pop(), policy.memory_size) for world in worlds[: len(seeds)]]
+    for episode in running:
+        on_step(episode.world)
+    while running:
+        if interrupted():
+            raise EvaluationInterrupted
+        act_together(policy, running, generator)
+        unfinished: list[WorldEpisode] = []
+        for episode in running:
+            on_step(episode.world)
+            ended = episode.world.over
+            if not ended and episode.world.steps < step_cap:
+                unfinished.append(episode)
+                continue
+            mean, given = episode.finish()
+            length = episode.world.steps
+            results[episode.index] = EpisodeResult(mean, length, episode.seed, capped=not ended, given=given)
+            if waiting:
+                unfinished.append(WorldEpisode(episode.world, *waiting.pop(), policy.memory_size))
+                on_step(episode.world)
         running = unfinished
     return [results[index] for index in range(len(seeds))]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import ActingAlgorithm, PlanningAlgorithm
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
-from rl_training.envs.arrays import as_batch, as_mask
+from rl_training.envs.arrays import as_batch, as_mask, as_memory
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import joined_spaces, mask_width, space_from_json
 from rl_training.errors import AxiomError
@@ -126,19 +126,27 @@ class Policy:
         return self.actor.env_action(action), after.cpu().numpy()
 
     def log_probs(
-        self, observation: NumpyObservation, action: np.ndarray, mask: np.ndarray | None = None
+        self,
+        observation: NumpyObservation,
+        action: np.ndarray,
+        mask: np.ndarray | None = None,
+        memory: np.ndarray | None = None,
     ) -> np.ndarray | None:
         """Return the log-probabilities [B] with which actions [B, ...] are sampled for raw observations [B, ...].
 
-        Actions are in the environment's format. None if the policy does not know them, for example if it plans.
+        Actions are in the environment's format, and `memory` [B, memory size] is what the policy remembers, if it does.
+        None if it does not know them, for example if it plans.
         """
-        if not isinstance(self.actor, ActingAlgorithm) or not _knows_its_probabilities(type(self.actor)):
+        suffix = "_with_memory" if self.memory_size else ""
+        if not isinstance(self.actor, ActingAlgorithm) or not _knows_its_probabilities(type(self.actor), suffix):
             return None
         if self.normalizer is not None:
             observation = self.normalizer(observation)
         device = self.actor.device
         action_mask = None if mask is None else torch.as_tensor(mask, dtype=torch.bool, device=device)
-        log_prob = self.actor.env_log_prob(to_tensor(observation, device), action_mask, action)
+        remembered = () if memory is None else (torch.as_tensor(memory, dtype=torch.float32, device=device),)
+        known: Any = getattr(self.actor, f"env_log_prob{suffix}")
+        log_prob = known(to_tensor(observation, device), action_mask, action, *remembered)
         return None if log_prob is None else log_prob.cpu().numpy()
 
     def predict(
@@ -180,23 +188,10 @@ class Policy:
             actions = self.actions(batch, mask, generator, num_simulations)
             return actions[0] if single else actions
         rows = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
-        actions, after = self.act(batch, mask, generator, self._memory(state, episode_start, rows, single=single))
+        memory, starts = as_memory(state, episode_start, self.memory_size, rows, single=single)
+        actions, after = self.act(batch, mask, generator, np.where(starts[:, None], np.float32(0.0), memory))
         assert after is not None
         return (actions[0], after[0]) if single else (actions, after)
-
-    def _memory(self, state: Any, episode_start: Any, rows: int, *, single: bool) -> np.ndarray:
-        """Return the memories [rows, memory size] that a call of `predict` starts from."""
-        shape = (rows, self.memory_size)
-        memory = np.zeros(shape, np.float32) if state is None else np.asarray(state, np.float32)
-        if memory.shape != (shape[1:] if single and state is not None else shape):
-            raise AxiomError(f"the state has the shape {memory.shape}; give back what predict returned last")
-        memory = memory.reshape(shape)
-        if episode_start is not None:
-            starts = np.asarray(episode_start, bool).reshape(-1)
-            if len(starts) not in (1, rows):
-                raise AxiomError(f"episode_start has {len(starts)} entries for {rows} observations; give one for each")
-            memory = np.where(starts[:, None], np.float32(0.0), memory)
-        return memory
 
     def _check_simulations(self, num_simulations: int) -> None:
         if not self.plans:
@@ -218,10 +213,11 @@ class Policy:
         return _batch(observation, space, "")
 
 
-def _knows_its_probabilities(algorithm: type[ActingAlgorithm]) -> bool:
+def _knows_its_probabilities(algorithm: type[ActingAlgorithm], suffix: str) -> bool:
     """Return whether `env_log_prob` is about the `choose` that an algorithm has, which a subclass may replace."""
-    owners = {name: next(one for one in algorithm.__mro__ if name in vars(one)) for name in ("choose", "env_log_prob")}
-    return issubclass(owners["env_log_prob"], owners["choose"])
+    names = (f"choose{suffix}", f"env_log_prob{suffix}")
+    chooser, knower = (next((one for one in algorithm.__mro__ if name in vars(one)), object) for name in names)
+    return issubclass(knower, chooser)
 
 
 def _batch(observation: Any, space: Space[Any], name: str) -> tuple[np.ndarray, bool]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.envs.make import make_slots
+from rl_training.envs.make import make_players
+from rl_training.envs.multi_agent.world import World
 from rl_training.envs.slot import EnvSlot
 from rl_training.errors import AxiomError, EnvironmentFailure, MissingExtraError
 from rl_training.experiment.runs import VIDEOS
@@ -53,7 +54,7 @@ def record_episodes(
             path = directory / f"step_{step}__{label}seed{seed}.mp4"
             with _whole_file(path) as unfinished, contextlib.closing(writer_of(unfinished, fps)) as writer:
 
-                def capture(slot: EnvSlot, writer: Any = writer) -> None:
+                def capture(slot: EnvSlot | World, writer: Any = writer) -> None:
                     writer.append_data(_frame(slot, task.env_id))
 
                 play_episodes(policy, [slot], [seed], generator=generator, on_step=capture, interrupted=interrupted)
@@ -74,17 +75,17 @@ def check_video(task: Task, seed: int) -> None:
         slot.close()
 
 
-def _video_slot(task: Task) -> EnvSlot:
+def _video_slot(task: Task) -> EnvSlot | World:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*render_mode")  # reported below if it is a problem
-            (slot,) = make_slots(task.env_id, task.env_kwargs, mode="evaluation", count=1, render_mode="rgb_array")
+            (slot,) = make_players(task.env_id, task.env_kwargs, mode="evaluation", count=1, render_mode="rgb_array")
     except EnvironmentFailure as error:
         raise _no_pictures(task.env_id, error.__cause__ or error) from error
     return slot
 
 
-def _frame(slot: EnvSlot, env_id: str) -> np.ndarray:
+def _frame(slot: EnvSlot | World, env_id: str) -> np.ndarray:
     try:
         frame = slot.env.render()
     except Exception as error:

@@ -56,6 +56,14 @@ class Draws(NamedTuple):
         )
 
 
+class Chosen(NamedTuple):
+    """The actions of one step."""
+
+    actions: np.ndarray  # [B, ...] in the environment's format
+    log_probs: np.ndarray | None  # [B] if they are known
+    memory: np.ndarray | None = None  # [B, size] what the policy remembers after them
+
+
 class BehaviourPolicy:
     """Chooses actions in the environment's format by a rule."""
 
@@ -65,21 +73,25 @@ class BehaviourPolicy:
         self.space = policy.action_space
         self._counted = not isinstance(self.space, spaces.Box)
 
+    @property
+    def memory_size(self) -> int:
+        """Numbers that the policy remembers from step to step of an episode; 0: nothing, or they do not matter."""
+        return 0 if self.behaviour.kind == "random" else self.policy.memory_size
+
     def act(
-        self, observation: NumpyObservation, mask: np.ndarray | None, draws: Draws
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return actions [B, ...] for raw observations [B, ...], and their log-probabilities [B] if they are known."""
+        self, observation: NumpyObservation, mask: np.ndarray | None, draws: Draws, memory: np.ndarray | None = None
+    ) -> Chosen:
+        """Return actions for raw observations [B, ...]; `memory` [B, size] is what the policy remembers, if it does."""
         rows = len(next(iter(observation.values())) if isinstance(observation, dict) else observation)
         if self.behaviour.kind == "random":
-            return self._random(rows, mask, draws)
+            return Chosen(*self._random(rows, mask, draws))
         sampled = self.behaviour.kind == "stochastic"
-        generator = draws.policy if sampled else None
-        actions = self.policy.actions(observation, mask, generator, self.policy.num_simulations)
+        actions, after = self.policy.act(observation, mask, draws.policy if sampled else None, memory)
         if sampled:
-            return actions, self.policy.log_probs(observation, actions, mask)
+            return Chosen(actions, self.policy.log_probs(observation, actions, mask, memory), after)
         if self.behaviour.kind == "epsilon":
-            return self._explore(actions, mask, draws)
-        return actions, np.zeros(rows, np.float32) if self._counted else None
+            return Chosen(*self._explore(actions, mask, draws), after)
+        return Chosen(actions, np.zeros(rows, np.float32) if self._counted else None, after)
 
     def _random(self, rows: int, mask: np.ndarray | None, draws: Draws) -> tuple[np.ndarray, np.ndarray | None]:
         actions = random_actions(self.space, rows, mask, draws.random)

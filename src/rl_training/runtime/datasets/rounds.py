@@ -38,6 +38,8 @@ class _Recording:
     seed: int
     observations: list[Any]
     masks: list[np.ndarray | None]
+    memory: np.ndarray
+    """What the policy remembers of the episode."""
     actions: list[Any] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     log_probs: list[Any] = field(default_factory=list)
@@ -99,7 +101,8 @@ def play_round(
         begun += 1
         own = episode_seed(seed, index)
         observation, mask = slot.reset(own)
-        return _Recording(slot, index, own, [copy_obs(observation)], [mask])
+        memory = np.zeros(actor.memory_size, np.float32)
+        return _Recording(slot, index, own, [copy_obs(observation)], [mask], memory)
 
     running = [begin(slot) for slot in slots if wanted(begun, taken)]
     while running:
@@ -127,8 +130,11 @@ def _act(actor: BehaviourPolicy, running: Sequence[_Recording], draws: Draws) ->
     if any(episode.masks[-1] is not None for episode in running):
         every = np.ones(mask_width(actor.space), bool)
         masks = np.stack([every if episode.masks[-1] is None else episode.masks[-1] for episode in running])
-    actions, log_probs = actor.act(batch, masks, draws)
+    memory = np.stack([episode.memory for episode in running]) if actor.memory_size else None
+    actions, log_probs, after = actor.act(batch, masks, draws, memory)
     for row, episode in enumerate(running):
+        if after is not None:
+            episode.memory = after[row]
         step = episode.slot.step(actions[row])
         if not np.isfinite(step.reward):
             raise NonFiniteError(str(episode.slot.non_finite("reward")))

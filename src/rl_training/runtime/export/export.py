@@ -12,7 +12,7 @@ from typing import Any
 
 from gymnasium import Space
 
-from rl_training.deploy import ACTION, FORMAT_VERSION, open_policy, record_path
+from rl_training.deploy import ACTION, FORMAT_VERSION, NEXT_STATE, open_policy, record_path
 from rl_training.envs.spaces import space_to_json
 from rl_training.errors import AxiomError, RunFailure
 from rl_training.experiment.checkpoints import MANIFEST, Checkpoint, resolve_checkpoint, verify_checkpoint
@@ -90,11 +90,6 @@ def export_policy(
     chosen = choose_task(list(policies), task)
     check_observation_size(chosen)
     path = _output_path(sound, chosen, format, output, suite=is_suite(config))
-    if policies[chosen].memory_size:
-        raise AxiomError(
-            "the policy has a memory (algo_kwargs.recurrent), which an exported file does not carry; act with "
-            "load_policy(...).predict(observation, state, episode_start)"
-        )
     policy = PlayedPolicy(policies[chosen])
     seeds = derive_seeds(config.seed, "evaluation", "command", count=episodes)
     with TorchSetup(threads=threads_of(sound), deterministic=config.deterministic, device=policy.actor.device):
@@ -157,6 +152,7 @@ def _record(
     """Return the record of an exported file, without its hash and parity."""
     plain = config_to_dict(config)
     prior = getattr(module.policy.actor, "plans", False)
+    size = module.policy.memory_size
     return {
         "format_version": FORMAT_VERSION,
         "format": format,
@@ -171,6 +167,7 @@ def _record(
         "action_space": space_to_json(action_space),
         "inputs": [input_record(one) for one in module.inputs],
         "output": {"name": ACTION, "shape": list(action_space.shape or ()), "dtype": str(action_space.dtype)},
+        **({"next_state": {"name": NEXT_STATE, "shape": [size], "dtype": "float32"}} if size else {}),
         "batch": "dynamic",
         "stochastic": module.generator is not None,
         "normalizer": module.policy.normalizer is not None,

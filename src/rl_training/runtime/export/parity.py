@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import Space, spaces
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from rl_training.data.observations import NumpyObservation, map_observation
@@ -21,6 +22,7 @@ from rl_training.runtime.acting.policy import Policy
 BATCHES = (1, 2, 17)
 RANDOM_BATCHES = 20
 ACTION_TOLERANCE = 1e-4  # relative to the largest action; rounding in single precision gives about 1e-6
+MEMORY_TOLERANCE = 1e-4  # of what a policy remembers, numbers between -1 and 1 for the most part
 RETURN_TOLERANCE = 1e-3  # relative, of continuous actions; discrete ones must give the same return
 MAX_RECORDED_ROWS = 2_000
 MAX_RECORDED_BYTES = 64 << 20
@@ -35,17 +37,18 @@ class PlayedPolicy(Policy):
         super().__init__(policy.actor, policy.observation_space, policy.action_space, policy.normalizer)
         self.observations: list[Any] = []
         self.masks: list[np.ndarray | None] = []
+        self.memories: list[np.ndarray | None] = []
         self.masked = False
         self._room = MAX_RECORDED_BYTES
 
-    def actions(
+    def act(
         self,
         observation: NumpyObservation,
-        mask: np.ndarray | None = None,
-        generator: torch.Generator | None = None,
-        num_simulations: int | None = None,
-    ) -> np.ndarray:
-        """Return actions [B, ...] for raw observations [B, ...], and keep the observations while there is room."""
+        mask: np.ndarray | None,
+        generator: torch.Generator | None,
+        memory: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return actions [B, ...] and memories, and keep what they were chosen from while there is room."""
         self.masked |= mask is not None
         rows = len(next(iter(observation.values()))) if isinstance(observation, dict) else len(observation)
         for row in range(rows):
@@ -54,7 +57,8 @@ class PlayedPolicy(Policy):
                 self._room -= sum(np.asarray(part).nbytes for part in _parts(kept))
                 self.observations.append(kept)
                 self.masks.append(None if mask is None else np.array(mask[row]))
-        return super().actions(observation, mask, generator, None)
+                self.memories.append(None if memory is None else np.array(memory[row]))
+        return super().act(observation, mask, generator, memory)
 
 
 class ExportedActor(Policy):
@@ -74,18 +78,26 @@ class ExportedActor(Policy):
 
     @property
     def memory_size(self) -> int:
-        """Numbers that the policy remembers: a policy with a memory is not exported."""
-        return 0
+        """Numbers that the policy remembers from step to step of an episode; 0: nothing."""
+        return self.exported.memory_size
 
-    def actions(
+    def act(
         self,
         observation: NumpyObservation,
-        mask: np.ndarray | None = None,
-        generator: torch.Generator | None = None,
-        num_simulations: int | None = None,
-    ) -> np.ndarray:
-        """Return the best actions [B, ...] for raw observations [B, ...]."""
-        return self.exported.actions(observation, mask if self.exported.takes_mask else None)
+        mask: np.ndarray | None,
+        generator: torch.Generator | None,
+        memory: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the best actions [B, ...] for raw observations [B, ...], and what the policy remembers after them."""
+        return self.exported.act(observation, mask if self.exported.takes_mask else None, memory)
+
+
+class Batch(NamedTuple):
+    """What a policy acts on."""
+
+    observation: Any  # [B, ...]
+    mask: np.ndarray | None  # [B, choices]
+    memory: np.ndarray | None  # [B, memory size]
 
 
 def measure_parity(
@@ -113,6 +125,11 @@ def describe(report: dict[str, Any]) -> str:
     """Return in words where a report fails."""
     for place in ("recorded", "random"):
         part = report[place]
+        if not part["passed"] and not part["different"]:
+            return (
+                f"what it remembers differs by up to {part['largest_state_difference']:.3g} from the policy's on "
+                f"{place} observations"
+            )
         if not part["passed"]:
             return (
                 f"its actions differ by up to {part['largest_difference']:.3g} from the policy's on {place} "
@@ -122,27 +139,33 @@ def describe(report: dict[str, Any]) -> str:
     return f"its episodes' returns differ by up to {returns['largest_difference']:.3g} from those of the policy"
 
 
-def _compare(policy: Policy, exported: ExportedPolicy, batches: list[tuple[Any, np.ndarray | None]]) -> dict[str, Any]:
-    """Return the largest difference between the policy's actions and the exported file's."""
+def _compare(policy: Policy, exported: ExportedPolicy, batches: list[Batch]) -> dict[str, Any]:
+    """Return the largest difference between the policy's actions and the exported file's, and likewise of memories."""
     largest, different, ties, rows = 0.0, 0, 0, 0
     exact = _is_exact(policy.action_space)
-    for observation, mask in batches:
-        expected = policy.actions(observation, mask)
-        found = exported.actions(observation, mask if exported.takes_mask else None)
+    memories = 0.0
+    for batch in batches:
+        expected, remembered = policy.act(batch.observation, batch.mask, None, batch.memory)
+        found, kept = exported.act(batch.observation, batch.mask if exported.takes_mask else None, batch.memory)
         rows += len(expected)
+        if remembered is not None and kept is not None:
+            memories = max(memories, float(np.nan_to_num(np.abs(kept - remembered), nan=np.inf).max(initial=0.0)))
         if found.shape != expected.shape or found.dtype != expected.dtype:
             return {"observations": rows, "largest_difference": float("inf"), "different": rows, "passed": False}
         gap = np.abs(found.astype(np.float64) - expected).reshape(len(expected), -1).max(axis=1, initial=0.0)
         allowed = 0.0 if exact else ACTION_TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0)))
         beyond = np.flatnonzero(~(gap <= allowed))
         if exact and len(beyond):
-            tied = _ties(policy, observation, mask, found, beyond)
+            tied = _ties(policy, batch, found, beyond)
             ties += len(tied)
             gap[list(tied)] = 0.0
             beyond = np.array([row for row in beyond if row not in tied], int)
         different += len(beyond)
         largest = max(largest, float(np.nan_to_num(gap, nan=np.inf).max(initial=0.0)))
-    report = {"observations": rows, "largest_difference": largest, "different": different, "passed": different == 0}
+    same = different == 0 and memories <= MEMORY_TOLERANCE
+    report = {"observations": rows, "largest_difference": largest, "different": different, "passed": same}
+    if policy.memory_size:
+        report["largest_state_difference"] = memories
     return {**report, "ties": ties} if ties else report
 
 
@@ -159,6 +182,7 @@ class Rounded(TorchFunctionMode):
         torch.Tensor.matmul,
         torch.Tensor.__matmul__,
     )
+    _RECURRENT = ("lstm", "gru")  # which return outputs and states
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -166,22 +190,25 @@ class Rounded(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func not in self._PRODUCTS:
-            return result
+        if getattr(func, "__name__", None) in self._RECURRENT and isinstance(result, tuple):
+            return tuple(map(self._rounded, result))
+        return self._rounded(result) if func in self._PRODUCTS else result
+
+    def _rounded(self, result: Tensor) -> Tensor:
         return result * (1 + ROUNDING * torch.randn(result.shape, generator=self._generator))
 
 
-def _ties(policy: Policy, observation: Any, mask: np.ndarray | None, found: np.ndarray, rows: np.ndarray) -> set[int]:
+def _ties(policy: Policy, batch: Batch, found: np.ndarray, rows: np.ndarray) -> set[int]:
     """Return the rows where the policy itself takes the exported file's action if its products are rounded otherwise.
 
     There two actions are equally good, and which one is taken depends on the order of additions.
     """
-    some = map_observation(lambda array: array[rows], observation)
-    some_mask = None if mask is None else mask[rows]
+    some = map_observation(lambda array: array[rows], batch.observation)
+    some_mask, some_memory = (None if part is None else part[rows] for part in (batch.mask, batch.memory))
     tied: set[int] = set()
     for seed in range(ROUNDED_TRIES):
         with Rounded(seed):
-            actions = policy.actions(some, some_mask)
+            actions, _ = policy.act(some, some_mask, None, some_memory)
         same = (actions == found[rows]).reshape(len(rows), -1).all(axis=1)
         tied |= {int(row) for row in rows[same]}
     return tied
@@ -233,8 +260,8 @@ def _stack(rows: Sequence[Any]) -> Any:
     return map_observation(lambda *arrays: np.stack(arrays), *rows)
 
 
-def _recorded_batches(policy: PlayedPolicy) -> Iterator[tuple[Any, np.ndarray | None]]:
-    """Return the recorded observations in batches of every size."""
+def _recorded_batches(policy: PlayedPolicy) -> Iterator[Batch]:
+    """Return the recorded observations in batches of every size, with the memories that they were seen with."""
     rows = policy.observations
     for size in BATCHES:
         # Single rows take longest: some of them, from the whole of the episodes.
@@ -245,13 +272,15 @@ def _recorded_batches(policy: PlayedPolicy) -> Iterator[tuple[Any, np.ndarray | 
                 width = mask_width(policy.action_space)
                 found = policy.masks[start : start + size]
                 mask = np.stack([np.ones(width, bool) if one is None else one for one in found])
-            yield _stack(rows[start : start + size]), mask
+            memory = _stack(policy.memories[start : start + size]) if policy.memory_size else None
+            yield Batch(_stack(rows[start : start + size]), mask, memory)
 
 
-def _random_batches(policy: PlayedPolicy) -> Iterator[tuple[Any, np.ndarray | None]]:
-    """Return random observations in batches of every size, with random masks if the policy takes them."""
+def _random_batches(policy: PlayedPolicy) -> Iterator[Batch]:
+    """Return random observations in batches of every size, with random masks and memories if the policy takes them."""
     generator = np.random.default_rng(0)
     recorded = _stack(policy.observations)
+    remembered = _stack(policy.memories) if policy.memory_size else None
     space = copy.deepcopy(policy.observation_space)  # leaves the space's own generator unchanged
     space.seed(0)
     for size in BATCHES:
@@ -267,7 +296,10 @@ def _random_batches(policy: PlayedPolicy) -> Iterator[tuple[Any, np.ndarray | No
             if policy.masked:
                 mask = generator.random((size, mask_width(policy.action_space))) < 0.5
                 mask[:, _first_choices(policy.action_space)] = True
-            yield observation, mask
+            memory = None
+            if remembered is not None:
+                memory = _spread_wider(remembered, (size, policy.memory_size), generator).astype(np.float32)
+            yield Batch(observation, mask, memory)
 
 
 def _near(recorded: np.ndarray, sampled: np.ndarray, space: Space[Any], generator: np.random.Generator) -> np.ndarray:
@@ -277,10 +309,16 @@ def _near(recorded: np.ndarray, sampled: np.ndarray, space: Space[Any], generato
     """
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         return sampled
+    drawn = _spread_wider(recorded, sampled.shape, generator)
+    return np.clip(drawn, space.low, space.high).astype(space.dtype)
+
+
+def _spread_wider(recorded: np.ndarray, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    """Return random numbers of three times the recorded ones' deviation, or of 1 where they are all the same."""
     mean, spread = recorded.mean(axis=0, dtype=np.float64), recorded.std(axis=0, dtype=np.float64)
     spread = np.where(spread > 0, 3 * spread, 1.0)
-    drawn = mean + spread * generator.standard_normal(sampled.shape)
-    return np.clip(drawn, space.low, space.high).astype(space.dtype)
+    drawn: np.ndarray = mean + spread * generator.standard_normal(shape)
+    return drawn
 
 
 def _first_choices(space: Space[Any]) -> list[int]:

@@ -12,7 +12,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from rl_training.data.observations import map_observation, sample_batch
-from rl_training.deploy import MASK, NEUTRAL, OBSERVATION, Input
+from rl_training.deploy import EPISODE_START, MASK, NEUTRAL, OBSERVATION, STATE, Input
 from rl_training.envs.spaces import mask_width
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.export.noise import Draw, NoiseInputs
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 class PolicyModule(nn.Module):
-    """Calls the policy's own code: its normaliser, the algorithm's `choose` and `env_action`.
+    """Calls the policy's own code: its normaliser, the algorithm's `choose` or `choose_with_memory`, and `env_action`.
 
     Everything that the code does to arrays is recorded when the module is traced, so that nothing is written twice.
     Planning policies act by their policy network, without a search.
@@ -38,31 +38,47 @@ class PolicyModule(nn.Module):
         self.masked = masked
         if masked:
             self.inputs.append(Input(MASK, "action_mask", (mask_width(policy.action_space),), np.dtype(bool)))
+        self.remembers = policy.memory_size > 0
+        if self.remembers:
+            self.inputs.append(Input(STATE, "state", (policy.memory_size,), np.dtype(np.float32)))
+            self.inputs.append(Input(EPISODE_START, "episode_start", (), np.dtype(bool)))
         for number, draw in enumerate(self._draws() if stochastic else ()):
             name = f"noise_{number}"
             self.inputs.append(Input(name, "noise", draw.shape, np.dtype(np.float32), distribution=draw.distribution))
 
-    def forward(self, *arrays: Tensor) -> Tensor:
-        """Return the actions [B, ...] for the arrays [B, ...] of all inputs."""
+    def forward(self, *arrays: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the actions [B, ...] for the arrays [B, ...] of all inputs, with a memory also the next states."""
         given = list(arrays)
         observed = [given.pop(0) for _ in range(self.observed)]
         mask = given.pop(0) if self.masked else None
+        memory = None
+        if self.remembers:
+            state, starts = given.pop(0), given.pop(0)
+            memory = torch.where(starts.unsqueeze(1), torch.zeros_like(state), state)
         observation: Any = (
             dict(zip(self.policy.observation_space.spaces, observed, strict=True))
             if isinstance(self.policy.observation_space, spaces.Dict)
             else observed[0]
         )
-        return self._act(observation, mask, given)
+        return self._act(observation, mask, memory, given)
 
-    def _act(self, observation: Any, mask: Tensor | None, noise: list[Tensor] | None) -> Tensor:
+    def _act(
+        self, observation: Any, mask: Tensor | None, memory: Tensor | None, noise: list[Tensor] | None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         if self.policy.normalizer is not None:
             scaled = self.policy.normalizer(map_observation(TracedArray, observation))
             observation = map_observation(lambda array: array.tensor, scaled)
-        actor = self.policy.actor
+        actor: Any = self.policy.actor
+        after = None
         with NumpyTracing(), self._drawing(noise):
-            action = actor.choose(map_observation(_as_networks_get_it, observation), mask, self.generator)
+            seen = map_observation(_as_networks_get_it, observation)
+            if memory is None:
+                action = actor.choose(seen, mask, self.generator)
+            else:
+                action, after = actor.choose_with_memory(seen, mask, self.generator, memory)
             taken: Any = actor.env_action(action)
-        return taken.tensor if isinstance(taken, TracedArray) else torch.as_tensor(taken)
+        made = taken.tensor if isinstance(taken, TracedArray) else torch.as_tensor(taken)
+        return made if after is None else (made, after)
 
     @contextlib.contextmanager
     def _drawing(self, noise: list[Tensor] | None) -> Iterator[NoiseInputs | None]:
@@ -77,9 +93,10 @@ class PolicyModule(nn.Module):
     def _draws(self) -> list[Draw]:
         """Return the random numbers that sampling an action takes."""
         observation = sample_batch(self.policy.observation_space, 2, CPU)
-        mask = torch.ones(2, self.inputs[-1].shape[0], dtype=torch.bool) if self.masked else None
+        mask = torch.ones(2, mask_width(self.policy.action_space), dtype=torch.bool) if self.masked else None
+        memory = torch.zeros(2, self.policy.memory_size) if self.remembers else None
         with torch.no_grad():
-            self._act(observation, mask, None)
+            self._act(observation, mask, memory, None)
         return self.found
 
     def example(self, rows: int = 2) -> tuple[Tensor, ...]:
@@ -91,7 +108,7 @@ class PolicyModule(nn.Module):
             part.to(torch_dtype(one.dtype)) for part, one in zip(parts, self.inputs[: self.observed], strict=True)
         ]
         for one in self.inputs[self.observed :]:
-            value = True if one.distribution is None else NEUTRAL[one.distribution]
+            value = one.kind == "action_mask" if one.distribution is None else NEUTRAL[one.distribution]
             arrays.append(torch.full((rows, *one.shape), value, dtype=torch_dtype(one.dtype)))
         return tuple(arrays)
 

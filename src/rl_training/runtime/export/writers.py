@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from rl_training.deploy import ACTION
+from rl_training.deploy import ACTION, NEXT_STATE
 from rl_training.errors import AxiomError, MissingExtraError
 from rl_training.runtime.export.policy_module import PolicyModule
 
@@ -74,7 +74,7 @@ def _onnx(program: Any, module: PolicyModule) -> bytes:
     exported: Any = torch.onnx.export(
         program,
         input_names=[one.name for one in module.inputs],
-        output_names=[ACTION],
+        output_names=[ACTION, NEXT_STATE] if module.remembers else [ACTION],
         dynamo=True,
         verbose=False,
     )

@@ -110,6 +110,11 @@ def evaluate_offline(
     warn_of_changed_code(config, sound)
     policy = policies[choose_task(list(policies), task)]
     _check_fit(policy, data)
+    if policy.memory_size:
+        raise AxiomError(
+            "the policy has a memory (algo_kwargs.recurrent): what it does depends on the whole episode, and values "
+            "are fitted here to single observations; evaluate it in its environment by `axiomrl eval`"
+        )
     columns = load_columns(data)
     target = policy.actor.device
     with TorchSetup(threads=threads_of(sound), deterministic=config.deterministic, device=target):

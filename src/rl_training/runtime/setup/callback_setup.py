@@ -7,7 +7,8 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.named_callbacks import NamedCallback, named_callbacks
+from rl_training.experiment.named_callbacks import named_callbacks
+from rl_training.experiment.named_objects import NamedObject
 from rl_training.experiment.own_code.user_code import load_object
 from rl_training.runtime.callbacks import Callback
 
@@ -31,7 +32,7 @@ def make_named_callbacks(config: TrainConfig) -> dict[str, Callback]:
     return made
 
 
-def _load_class(entry: NamedCallback) -> type[Callback]:
+def _load_class(entry: NamedObject) -> type[Callback]:
     loaded = load_object(entry.name, place=entry.place, fits=_is_callback, wanted="callback class")
     if not _is_callback(loaded):
         what = "a class" if isinstance(loaded, type) else f"a {type(loaded).__name__}"

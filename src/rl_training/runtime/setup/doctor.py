@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from rl_training._version import __version__
-from rl_training.errors import MissingExtraError
+from rl_training.errors import EnvironmentFailure, MissingExtraError
 from rl_training.install_hint import install_hint
 
 _EXTRAS = {
@@ -21,11 +21,15 @@ _EXTRAS = {
     "dmc": ("shimmy", "dm_control"),
     "envpool": ("envpool",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
+    "highway": ("highway_env",),
     "minatar": ("minatar",),
+    "minigrid": ("minigrid",),
     "mlflow": ("mlflow",),
     "mujoco": ("mujoco",),
     "offline": ("h5py", "minari", "PIL"),
+    "pettingzoo": ("pettingzoo", "mpe2"),
     "plot": ("matplotlib",),
+    "popgym": ("popgym",),
     "ray": ("ray",),
     "robotics": ("gymnasium_robotics", "mujoco"),
     "trackio": ("trackio",),
@@ -41,8 +45,13 @@ _FAMILIES = {
     "atari": ("ALE/Pong-v5", ("ale-py",)),
     "minatar": ("MinAtar/Breakout-v1", ("MinAtar",)),
     "boardgames": ("rl_training.envs.board_games:TicTacToe-v0", ("pettingzoo",)),
-    "robotics": ("gymnasium_robotics:FetchReach-v4", ("gymnasium-robotics", "mujoco")),
-    "dmc": ("shimmy:dm_control/cartpole-balance-v0", ("dm-control", "mujoco")),
+    "robotics": ("FetchReach-v4", ("gymnasium-robotics", "mujoco")),
+    "pointmaze": ("PointMaze_UMaze-v3", ("gymnasium-robotics", "mujoco")),
+    "dmc": ("dm_control/cartpole-balance-v0", ("dm-control", "mujoco")),
+    "minigrid": ("MiniGrid-Empty-5x5-v0", ("minigrid",)),
+    "highway": ("highway-fast-v0", ("highway-env",)),
+    "popgym": ("popgym-RepeatPreviousEasy-v0", ("popgym",)),
+    "pettingzoo": ("pettingzoo:mpe2.simple_spread_v3", ("pettingzoo", "mpe2")),
 }
 _TRACKERS = {name: name for name in ("tensorboard", "wandb", "mlflow", "trackio")}
 
@@ -93,19 +102,22 @@ def _tracker(name: str) -> str:
 def _environment(env_id: str, distributions: Sequence[str]) -> str:
     """Take a step in one environment of a family; return whether it works, and with which versions."""
     try:
-        from rl_training.envs.make import check_environment, make_slots
+        from rl_training.envs.make import check_environment, make_players
+        from rl_training.envs.multi_agent.world import World
 
         check_environment(env_id, {})
-        (slot,) = make_slots(env_id, {}, mode="training", count=1)
-        slot.env.action_space.seed(0)
-        slot.env.reset(seed=0)
-        slot.env.step(slot.env.action_space.sample())
-        slot.env.close()
+        (player,) = make_players(env_id, {}, mode="training", count=1)
+        player.action_space.seed(0)
+        player.reset(0)
+        action = player.action_space.sample()
+        player.step(dict.fromkeys(range(len(player.agents)), action) if isinstance(player, World) else action)
+        player.close()
     except MissingExtraError as error:
         return f"missing: {install_hint(error.extra)}"
     except Exception as error:
-        first_line = str(error).partition("\n")[0]  # an environment's own error continues with a traceback
-        return "fails: " + " ".join(f"{type(error).__name__}: {first_line}".split())
+        cause = error.__cause__ if isinstance(error, EnvironmentFailure) and error.__cause__ is not None else error
+        first_line = str(cause).partition("\n")[0]
+        return "fails: " + " ".join(f"{type(cause).__name__}: {first_line}".split())
     return f"works with {', '.join(f'{name} {_version(name)}' for name in distributions)}"
 
 

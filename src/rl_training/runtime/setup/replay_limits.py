@@ -16,6 +16,7 @@ import numpy as np
 
 from rl_training.algorithms.params.replay_params import ExperienceParams
 from rl_training.data.replay_size import ReplaySize
+from rl_training.data.sequence_replay import memory_bytes
 from rl_training.data.trajectory_replay import search_bytes
 from rl_training.envs.normalize import normalizers_of
 from rl_training.envs.vector import VectorEnv
@@ -65,7 +66,7 @@ class ReplayDemand:
                 prioritized=params.by_priority,
                 hindsight=getattr(params, "hindsight", "none") != "none",
                 mask_width=0 if mask is None else mask.shape[1],
-                search_width=search_bytes(int(env.action_space.n)) if params.with_search else 0,  # type: ignore[attr-defined]
+                more_width=_more_bytes(params, env),
                 normalizers=normalizers_of(env),
             ),
             steps=-(-config.total_timesteps // env.num_envs) * env.num_envs,
@@ -91,6 +92,13 @@ class ReplayDemand:
         rows = self.rows(capacity)
         listed = min(self.steps, rows + self.kept_checkpoints * min(self.checkpoint_interval, rows))
         return self.size.columns(listed) + (self.size.columns(rows) if self.memory_map else 0)
+
+
+def _more_bytes(params: ExperienceParams, env: VectorEnv) -> int:
+    """Return the bytes of a step in addition to those of a plain replay: search results or memories."""
+    recurrent = getattr(params, "recurrent", None)
+    searched = search_bytes(int(env.action_space.n)) if params.with_search else 0  # type: ignore[attr-defined]
+    return searched + (0 if recurrent is None else memory_bytes(recurrent.memory_size))
 
 
 def fitting_replay(session: TrainingSession, demand: ReplayDemand, make_replay: Callable[[], AnyReplay]) -> AnyReplay:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from gymnasium import Space
 
-from rl_training.data.hindsight import GoalTask
+from rl_training.data.hindsight import GoalTask, of_every_goal
 from rl_training.envs.make import make_slots
 from rl_training.envs.spaces import joined_spaces, space_to_json
 from rl_training.envs.vector import VectorEnv
@@ -206,16 +207,13 @@ class RunSetup:
         signs = env_params(self.config, "training").reward_sign
 
         def reward(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-            paid = np.asarray(compute_reward(achieved, desired, {}))
+            paid = of_every_goal(compute_reward, achieved, desired)
             return np.sign(paid) if signs else paid  # as the environments give it to the replay
 
         terminated = None
         if slot.env.has_wrapper_attr("compute_terminated"):
-            terminated = slot.env.get_wrapper_attr("compute_terminated")
-        return GoalTask(
-            reward=reward,
-            terminated=None if terminated is None else lambda achieved, desired: terminated(achieved, desired, {}),
-        )
+            terminated = partial(of_every_goal, slot.env.get_wrapper_attr("compute_terminated"))
+        return GoalTask(reward=reward, terminated=terminated)
 
     def normalizer_state_dict(self) -> dict[str, Any] | None:
         """Return the state of the normalisers, by task if the algorithm has many; None for a task without any."""

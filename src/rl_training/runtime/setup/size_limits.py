@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space, spaces
 
-from rl_training.algorithms.dqn import DQNParams
 from rl_training.algorithms.offline.cql import CQLParams
+from rl_training.algorithms.params.dqn_params import DQNParams
 from rl_training.algorithms.params.offline_params import OfflineParams
 from rl_training.algorithms.params.on_policy_params import OnPolicyParams
 from rl_training.algorithms.params.replay_params import ReplayParams
@@ -185,9 +185,12 @@ def _learning_demands(config: TrainConfig, params: Any, observation: int, action
         yield Demand("algo_kwargs.n_step", what, params.n_step * num_envs * (4 * observation + 4 * FLOAT))
         # The batches of a round are sampled together, unless each depends on the errors of the previous one.
         batches = 1 if params.by_priority else max(1, num_envs // params.train_interval) * params.updates_per_round
-        memory = batches * params.batch_size * (2 * observation + STEP_BESIDES)
         key = _largest_setting(params, ("batch_size", "gradient_steps", "train_interval"))
-        yield Demand(key, f"batches drawn at once ({batches} x batch_size {params.batch_size})", memory)
+        what, each = f"batches drawn at once ({batches} x batch_size {params.batch_size})", 2 * observation
+        if getattr(params, "recurrent", None) is not None:
+            # A sequence may have a single step, but always has a memory to begin with.
+            each += FLOAT * params.recurrent.memory_size  # type: ignore[attr-defined]
+        yield Demand(key, what, batches * params.batch_size * (each + STEP_BESIDES))
     if isinstance(params, DQNParams):
         if params.distribution == "quantile":
             pairs = params.batch_size * params.num_quantiles**2

@@ -37,6 +37,11 @@ class TaskSetup:
         self.observation_space, self.action_space = training.observation_space, training.action_space
         self.env: VectorEnv | None = None
         self.sampled: SampledEnvironments | None = None  # those of samplers instead
+        self.notices = [
+            f"{task.env_id}: the observation's entry `{key}` is a text, which no network here reads; it is left out"
+            for key in training.ignored
+        ]
+        """Messages to the user that the run's metadata records too."""
         self._check_spaces()
         self._check_turns(getattr(params, "two_player", None), training.turn_taking, evaluation.turn_taking)
 

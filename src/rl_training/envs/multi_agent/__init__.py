@@ -1,0 +1,1 @@
+"""PettingZoo's parallel environments, whose agents share one policy."""
