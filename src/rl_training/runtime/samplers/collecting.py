@@ -28,7 +28,14 @@ from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.samplers.own_rows import example_action
 from rl_training.runtime.samplers.pool import SamplerPool, sampler_context, split_rows
 from rl_training.runtime.samplers.sampler import Collected, GroupState, Order, SamplerSetup, TruncatedEpisodes
-from rl_training.runtime.samplers.shared_memory import RolloutForm, SharedRollout, SharedWeights, copied
+from rl_training.runtime.samplers.shared_memory import (
+    RolloutForm,
+    SharedRollout,
+    SharedWeights,
+    copied,
+    packed,
+    unpacked,
+)
 from rl_training.runtime.setup.restored_state import check_form
 from rl_training.runtime.setup.streams import derive_seeds
 
@@ -153,17 +160,17 @@ class SampledCollector:
             rollout=self._turn,
             step=self._step,
             controls=dict(controls),
-            generator=self.generator.get_state(),
+            generator=packed(self.generator.get_state()),
             normalizers=self.env.normalizers.state_dict() if self.env.normalizers else None,
-            acting=self.actor.acting_state(),
+            acting=packed(self.actor.acting_state()),
         )
         self.pool.begin(order, self._states)
 
     def _joined(self, groups: Sequence[Collected], on_step: Callable[[StepEvents], None]) -> Rollout:
         """Go on from a complete rollout of all samplers and return it."""
         self._states = [group.state for group in groups]
-        self.generator.set_state(groups[0].generator)  # all samplers have drawn the same numbers
-        self.actor.load_acting_state(groups[0].acting)
+        self.generator.set_state(unpacked(groups[0].generator))  # all samplers have drawn the same numbers
+        self.actor.load_acting_state(unpacked(groups[0].acting))
         if self.env.normalizers:
             merge_rows(self.env.normalizers, [group.gained for group in groups])
         self._masked |= any(group.masked for group in groups)

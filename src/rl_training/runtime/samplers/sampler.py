@@ -26,7 +26,7 @@ from rl_training.experiment.own_code.user_code import AdoptedCode
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.samplers.own_rows import OwnRows, check_rows_alone, convolve_own_rows
-from rl_training.runtime.samplers.shared_memory import SharedRollout, SharedWeights
+from rl_training.runtime.samplers.shared_memory import SharedRollout, SharedWeights, packed, unpacked
 from rl_training.runtime.setup.acceleration import accelerate
 from rl_training.runtime.setup.torch_setup import keep_freed_memory
 from rl_training.runtime.setup.user_networks import build_algorithm
@@ -64,11 +64,11 @@ class Order:
     step: int
     """Steps of the run before the rollout."""
     controls: Mapping[str, float]
-    generator: torch.Tensor
-    """State of the policy's random stream."""
+    generator: Any
+    """State of the policy's random stream, packed."""
     normalizers: Mapping[str, Any] | None
     acting: Mapping[str, Any]
-    """State of the algorithm's parts that acting changes."""
+    """State of the algorithm's parts that acting changes, packed."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Collected:
     """What a sampler returns beside the columns that it has written to shared memory."""
 
     state: GroupState
-    generator: torch.Tensor
+    generator: Any
     acting: Mapping[str, Any]
     gained: Mapping[str, Any]
     """What the normalisers have seen."""
@@ -153,9 +153,9 @@ class Sampler:
     def collect(self, order: Order) -> Collected:
         """Fill the own columns of a rollout."""
         self._algorithm.load_weights(self._setup.weights.read())
-        self._algorithm.load_acting_state(order.acting)
+        self._algorithm.load_acting_state(unpacked(order.acting))
         collector = self._collector
-        collector.generator.set_state(order.generator)
+        collector.generator.set_state(unpacked(order.generator))
         collector.taken.value = order.step
         if self._normalizers is not None:
             assert order.normalizers is not None
@@ -174,8 +174,8 @@ class Sampler:
         collector.fill(storage, order.controls, note)
         return Collected(
             state=GroupState(self._env.state_dict(), *collector.shown()),
-            generator=collector.generator.get_state(),
-            acting=self._algorithm.acting_state(),
+            generator=packed(collector.generator.get_state()),
+            acting=packed(self._algorithm.acting_state()),
             gained={} if self._normalizers is None else self._normalizers.gained(),
             masked=masked,
             truncated=collector.truncated,

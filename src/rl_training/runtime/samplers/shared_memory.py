@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -124,6 +124,27 @@ def copied(tree: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for key, value in tree.items()
     }
+
+
+class _Packed(NamedTuple):
+    array: np.ndarray
+
+
+def packed(tree: Any) -> Any:
+    """Return a nested state that can be sent through a pipe.
+
+    Torch sends a tensor as a handle that its process has to serve, which one that was killed cannot.
+    """
+    if isinstance(tree, Mapping):
+        return {key: packed(value) for key, value in tree.items()}
+    return _Packed(tree.detach().cpu().numpy().copy()) if isinstance(tree, Tensor) else tree
+
+
+def unpacked(tree: Any) -> Any:
+    """Return the state that was `packed`."""
+    if isinstance(tree, Mapping):
+        return {key: unpacked(value) for key, value in tree.items()}
+    return torch.from_numpy(tree.array) if isinstance(tree, _Packed) else tree
 
 
 def _numpy_type(tensor: Tensor) -> np.dtype[Any]:
