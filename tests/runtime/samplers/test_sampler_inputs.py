@@ -28,6 +28,10 @@ from rl_training.runtime.workflows import train
             "num_envs",
         ),
         ({"samplers": 0}, "samplers: "),
+        (
+            {"samplers": 2, "env_id": "pettingzoo:mpe2.simple_spread_v3"},
+            "samplers: the agents of pettingzoo:mpe2.simple_spread_v3 step together; leave samplers out",
+        ),
         ({"samplers": 2, "algo": "muzero"}, "samplers: muzero has no use for samplers; leave them out"),
         (
             {"samplers": 2, "execution_backend": "vector"},

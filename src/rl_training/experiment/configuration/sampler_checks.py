@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rl_training.experiment.configuration.validation import Problem
+from rl_training.experiment.own_code.world_names import is_world
 from rl_training.experiment.registry import find_algorithm, list_algorithm_specs
 
 _LOOPS = ("on_policy",)
@@ -24,6 +25,8 @@ def check_samplers(values: dict[str, Any]) -> list[Problem]:
         fitting = ", ".join(other.name for other in list_algorithm_specs() if other.loop in _LOOPS)
         text = f"{spec.name} has no use for samplers; leave them out, or choose an algorithm that has ({fitting})"
         problems.append(Problem(("samplers",), text))
+    if is_world(values.get("env_id")):
+        problems.append(Problem(("samplers",), f"the agents of {values['env_id']} step together; leave samplers out"))
     num_envs = values.get("num_envs", 1)
     if samplers > num_envs:
         text = (
