@@ -15,7 +15,7 @@ from replay_parts import generator
 from rl_training.algorithms.dqn import DQN, dqn_loss
 from rl_training.algorithms.params.dqn_params import C51Params, DQNParams, QRDQNParams, RainbowParams
 from rl_training.algorithms.params.recurrent_params import ReplayedMemoryParams
-from rl_training.algorithms.recurrent_dqn import RecurrentDQN, sequence_errors
+from rl_training.algorithms.recurrent.recurrent_dqn import RecurrentDQN, sequence_errors
 from rl_training.data.replay import ReplayBatch
 from rl_training.data.samplers import UniformSampler
 from rl_training.data.sequence_replay import SequenceBatch, SequenceReplay

@@ -14,7 +14,7 @@ from rl_training.experiment.runs import read_metadata
 from rl_training.install_hint import install_hint
 
 WRONG_ARGUMENTS = {
-    "unknown algorithm": (["--algo", "pppo", "--env", "CartPole-v1"], "did you mean `ppo`?"),
+    "unknown algorithm": (["--algo", "tqcc", "--env", "CartPole-v1"], "did you mean `tqc`?"),
     "unknown environment": (["--algo", "ppo", "--env", "CartPool-v1"], "did you mean `CartPole-v1`"),
     "unknown preset": (["--preset", "ppo-cartpol"], "did you mean `ppo-cartpole`"),
     "mistyped key in --set": (

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from gymnasium.envs import registration
 
-from rl_training.envs.backend_choice import resolve_backend
 from rl_training.envs.families.vector_cartpole import VectorCartPole
 from rl_training.envs.lookup import find_spec
 from rl_training.envs.make import check_environment, make_slots, make_vector_env
 from rl_training.envs.vector import SyncVectorEnv
 from rl_training.envs.workers.async_vector import AsyncVectorEnv
+from rl_training.envs.workers.backend_choice import resolve_backend
 from rl_training.errors import ConfigError, EnvironmentFailure, MissingExtraError
 from rl_training.experiment.configuration.env_params import Mode
 from rl_training.experiment.env_packages import extra_of_package

@@ -106,7 +106,7 @@ class DQN(OffPolicyAlgorithm):
         """Return the class with a memory where the parameters ask for one."""
         if getattr(params, "recurrent", None) is None:
             return cls
-        from rl_training.algorithms.recurrent_dqn import RecurrentDQN
+        from rl_training.algorithms.recurrent.recurrent_dqn import RecurrentDQN
 
         return class_with_memory(cls, DQN, RecurrentDQN)
 

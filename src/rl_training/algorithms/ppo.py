@@ -126,7 +126,7 @@ class PPO(OnPolicyAlgorithm):
         """Return the class with a memory where the parameters ask for one."""
         if getattr(params, "recurrent", None) is None:
             return cls
-        from rl_training.algorithms.recurrent_ppo import RecurrentPPO
+        from rl_training.algorithms.recurrent.recurrent_ppo import RecurrentPPO
 
         return class_with_memory(cls, PPO, RecurrentPPO)
 

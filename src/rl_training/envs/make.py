@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from rl_training.envs.backend_choice import resolve_backend
 from rl_training.envs.families.ale_vector import make_ale_vector
 from rl_training.envs.families.envpool_vector import make_envpool
 from rl_training.envs.lookup import check_make_kwargs, find_spec
@@ -17,6 +16,7 @@ from rl_training.envs.multi_agent.world import World
 from rl_training.envs.slot import EnvFactory, EnvSlot
 from rl_training.envs.spaces import unsupported_action, unsupported_observation
 from rl_training.envs.vector import SyncVectorEnv, VectorEnv
+from rl_training.envs.workers.backend_choice import resolve_backend
 from rl_training.envs.wrapping import KEY, ignored_texts
 from rl_training.errors import ConfigError
 from rl_training.experiment.configuration.env_params import EnvParams, Mode, env_params

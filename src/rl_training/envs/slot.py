@@ -20,12 +20,12 @@ from rl_training.envs.checks import (
     check_reset,
     explain_failure,
 )
-from rl_training.envs.episodes.info_metrics import METRICS, SUCCESS, InfoMetrics, success_of
-from rl_training.envs.episodes.tracker import EpisodeTracker, find_tracker
+from rl_training.envs.info_metrics import METRICS, SUCCESS, InfoMetrics, success_of
 from rl_training.envs.lookup import explain_make_failure
 from rl_training.envs.snapshots import snapshot
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Episode
+from rl_training.envs.tracker import EpisodeTracker, find_tracker
 from rl_training.envs.workers.native_messages import redirect_native_messages
 from rl_training.envs.wrapping import wrap_task
 from rl_training.errors import AxiomError, EnvironmentFailure, NonFiniteError

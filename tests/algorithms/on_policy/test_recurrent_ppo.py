@@ -16,7 +16,7 @@ from harness import tiny_config
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.params.recurrent_params import RecurrentParams
 from rl_training.algorithms.ppo import PPO, PPOBatch
-from rl_training.algorithms.recurrent_ppo import RecurrentPPO, SequenceBatch, sequence_rows
+from rl_training.algorithms.recurrent.recurrent_ppo import RecurrentPPO, SequenceBatch, sequence_rows
 from rl_training.data.rollout import Rollout
 from rl_training.errors import AxiomError, ConfigError
 from rl_training.models.recurrent import Sequences

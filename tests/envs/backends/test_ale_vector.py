@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.envs.backend_choice import resolve_backend
 from rl_training.envs.families import ale_vector
 from rl_training.envs.families.ale_vector import AleGame
 from rl_training.envs.lookup import find_spec
 from rl_training.envs.make import check_environment, make_vector_env
 from rl_training.envs.vector import VectorEnv
+from rl_training.envs.workers.backend_choice import resolve_backend
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.configuration.env_params import env_params
 

@@ -11,10 +11,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.envs.backend_choice import resolve_backend
 from rl_training.envs.families.envpool_vector import check_pool
 from rl_training.envs.make import check_environment, make_vector_env
 from rl_training.envs.vector import VectorEnv
+from rl_training.envs.workers.backend_choice import resolve_backend
 from rl_training.errors import ConfigError, MissingExtraError, NonFiniteError
 
 GAME = "ALE/Breakout-v5"

@@ -7,12 +7,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rl_training.envs.episodes.tracker import EpisodeTracker
 from rl_training.envs.families.atari import EpisodicLife, FireReset
 from rl_training.envs.make import make_slots, make_vector_env
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.snapshots import snapshot
 from rl_training.envs.spaces import observation_kind
+from rl_training.envs.tracker import EpisodeTracker
 
 FULL = {"atari": True, "frame_stack": 4, "episodic_life": True, "fire_reset": True, "reward_sign": True}
 

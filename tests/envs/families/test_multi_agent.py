@@ -14,7 +14,7 @@ from harness import assert_same_run, metric_rows, tiny_config, train_with_stops
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.params.recurrent_params import RecurrentParams
 from rl_training.algorithms.ppo import PPO
-from rl_training.algorithms.recurrent_ppo import RecurrentPPO, SequenceBatch
+from rl_training.algorithms.recurrent.recurrent_ppo import RecurrentPPO, SequenceBatch
 from rl_training.data.rollout import Rollout, RolloutStorage
 from rl_training.envs.make import check_environment, make_slots, make_vector_env
 from rl_training.envs.normalize import with_normalization

@@ -181,7 +181,7 @@ def test_a_discrete_task_is_refused_and_names_what_fits(tmp_path: Path, algo: st
         train(tiny_run(tmp_path / "runs", algo, "CartPole-v1"))
     message = str(refused.value)
     assert f"{algo} does not support the Discrete actions of CartPole-v1" in message
-    fitting = "a2c, c51, discrete_sac, double_dqn, dqn, efficientzero, gumbel_muzero, muzero, ppo, pqn, qr_dqn"
+    fitting = "a2c, appo, c51, discrete_sac, double_dqn, dqn, efficientzero, gumbel_muzero, impala, muzero, ppo, pqn"
     assert fitting in message
     assert not (tmp_path / "runs").exists()
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from gymnasium import Space, spaces
 
-from rl_training.envs.backend_choice import resolve_backend
 from rl_training.envs.make import inspect_environment, make_factory, make_vector_env
 from rl_training.envs.normalize import Normalizers, make_normalizers, normalizers_of, with_normalization
 from rl_training.envs.spaces import image_layout, image_read_as_vector, observation_kind
 from rl_training.envs.vector import VectorEnv
+from rl_training.envs.workers.backend_choice import resolve_backend
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import env_params

@@ -1,0 +1,1 @@
+"""Algorithms whose policies remember, beside those that they extend."""
