@@ -21,7 +21,7 @@ from rl_training.envs.wrapping import KEY, ignored_texts
 from rl_training.errors import ConfigError
 from rl_training.experiment.configuration.env_params import EnvParams, Mode, env_params
 from rl_training.experiment.machine import thread_limit
-from rl_training.experiment.named_objects import named_objects
+from rl_training.experiment.own_code.named_objects import named_objects
 from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 from rl_training.experiment.own_code.world_names import is_world
 

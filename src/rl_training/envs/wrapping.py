@@ -12,7 +12,7 @@ from gymnasium import spaces, wrappers
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.configuration.env_params import EnvParams
-from rl_training.experiment.named_objects import NamedObject, named_objects
+from rl_training.experiment.own_code.named_objects import NamedObject, named_objects
 from rl_training.experiment.own_code.user_code import load_object
 
 AnyEnv = gym.Env[Any, Any]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_training.experiment.configuration.validation import Problem
-from rl_training.experiment.named_objects import NamedObject, check_named_objects, named_objects
+from rl_training.experiment.own_code.named_objects import NamedObject, check_named_objects, named_objects
 
 CALLBACKS = "callbacks"
 

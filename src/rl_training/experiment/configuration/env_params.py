@@ -19,7 +19,7 @@ from rl_training.experiment.configuration.validation import (
     plain,
     raise_problems,
 )
-from rl_training.experiment.named_objects import NamedObject, check_named_objects, named_objects
+from rl_training.experiment.own_code.named_objects import NamedObject, check_named_objects, named_objects
 
 if TYPE_CHECKING:
     from rl_training.experiment.config import TrainConfig

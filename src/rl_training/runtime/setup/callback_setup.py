@@ -8,7 +8,7 @@ from typing import Any
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.named_callbacks import named_callbacks
-from rl_training.experiment.named_objects import NamedObject
+from rl_training.experiment.own_code.named_objects import NamedObject
 from rl_training.experiment.own_code.user_code import load_object
 from rl_training.runtime.callbacks import Callback
 
