@@ -172,7 +172,8 @@ def test_preset_with_a_replay_trains(name: str, tmp_path: Path) -> None:
     planning = "replay_ratio" in config.algo_kwargs
     smaller = {"batch_size": 16, "num_simulations": 4} if planning else {}
     warm_up = max(200, config.algo_kwargs["batch_size"])
-    horizon = warm_up + 40
+    # Presets with many updates per step need fewer steps.
+    horizon = warm_up + (40 if planning else max(2, 40 // config.algo_kwargs["gradient_steps"]))
     shortened = dataclasses.replace(
         config,
         output_dir=tmp_path,
