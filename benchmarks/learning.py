@@ -26,6 +26,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, Cell
 from peers.clock import Clock
 from records import D3RLPY, OURS, RESULTS, SB3, SB3_CONTRIB, machine, versions, why_missing
@@ -35,7 +37,7 @@ from rl_training.errors import MissingExtraError
 from rl_training.experiment.checkpoints import CHECKPOINTS, LATEST
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_files import load_config
-from rl_training.experiment.runs import METRICS, dependency_versions, read_metadata
+from rl_training.experiment.runs import CONFIG, METRICS, dependency_versions, read_metadata
 from rl_training.experiment.statistics import (
     bootstrap_interval,
     interquartile_mean,
@@ -141,10 +143,14 @@ def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict
 
 
 def _train_or_resume(config: TrainConfig) -> TrainResult:
-    """Train, or go on with the training of this seed that an earlier process left unfinished."""
+    """Train, or go on with the training of this seed by these settings that an earlier process left unfinished."""
+    wanted = serialize_train_config(config)
     pattern = f"{config.algo}__*__seed{config.seed}__*"
     for run_dir in sorted(Path(config.output_dir).glob(pattern), reverse=True):
-        if (run_dir / CHECKPOINTS / LATEST).exists() and read_metadata(run_dir)["status"] != "completed":
+        if not (run_dir / CHECKPOINTS / LATEST).exists() or read_metadata(run_dir)["status"] == "completed":
+            continue
+        begun = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+        if not list(differences(begun, json.loads(json.dumps(wanted)))):
             return resume(run_dir)
     return train(config)
 

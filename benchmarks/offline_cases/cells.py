@@ -9,6 +9,8 @@ BOTH = (OURS, D3RLPY)
 # Half of every batch from the dataset (RLPD).
 FROM_A_DATASET = ("algo_kwargs.dataset_fraction=0.5",)
 LAYER_NORM = ("algo_kwargs.critic_layer_norm=true",)
+TWICE = ("algo_kwargs.gradient_steps=2",)
+"""As many updates in half of the steps; RLPD makes twenty."""
 # Without its penalty, and with SAC's targets, conservative Q-learning is SAC.
 PLAIN_SAC = ("algo_kwargs.conservative_weight=0.0", "algo_kwargs.soft_target=true", "algo_kwargs.action_samples=1")
 
@@ -53,5 +55,7 @@ CELLS = {
         _cell("sac-pendulum", *_online("pendulum", 10_000), label="from_dataset"),
         _cell("sac-pendulum", *_online("pendulum", 10_000), *LAYER_NORM, label="from_dataset_layer_norm"),
     ),
-    "hopper-online": (_cell("sac-hopper", *_online("hopper", 50_000), label="from_dataset", seeds=(1, 2, 3)),),
+    "hopper-online": (
+        _cell("sac-hopper", *_online("hopper", 50_000), *LAYER_NORM, *TWICE, label="from_dataset", seeds=(1, 2, 3)),
+    ),
 }

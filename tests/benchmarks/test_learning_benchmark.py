@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -328,5 +328,9 @@ def test_an_interrupted_training_is_resumed_and_says_where(tmp_path: Path) -> No
     (step,) = row["resumed_at_steps"]
     assert 0 < step < row["steps"] == 1024
     whole = learning.Job(cell, "ours", 1, tmp_path / "whole", 2).run()
+    with stopped_after(20), pytest.raises(KeyboardInterrupt):
+        learning.Job(cell, "ours", 2, tmp_path, 2).run()
+    other = replace(cell, changes=(*cell.changes, "algo_kwargs.gamma=0.9"))
+    assert learning.Job(other, "ours", 2, tmp_path, 2).run()["resumed_at_steps"] == [], "by other settings"
     assert whole["eval_return_mean"] == row["eval_return_mean"]
     assert whole["resumed_at_steps"] == []
