@@ -34,10 +34,11 @@ def render_workers(results: Path) -> str:
 
 
 def _times(tasks: Mapping[str, Any]) -> list[str]:
-    table = heading("preset", "steps", "collect, ms", "of which fixed", "update, ms", "rollout, kB", "weights, kB")
+    columns = ("collect alone, ms", "by a sampler", "of which fixed", "update, ms", "rollout, kB", "weights, kB")
+    table = heading("preset", "steps", *columns)
     for name, entry in tasks.items():
         times = entry["times"]
-        milliseconds = (f"{1000 * times[key]:.1f}" for key in ("collect", "collect_fixed", "update"))
+        milliseconds = (f"{1000 * times[key]:.1f}" for key in ("alone_collect", "collect", "collect_fixed", "update"))
         sizes = (f"{times[key] / 1000:,.0f}" for key in ("rollout_bytes", "weight_bytes"))
         table.append(row(f"`{name}`", f"{times['transitions']:,}", *milliseconds, *sizes))
     return table

@@ -36,6 +36,8 @@ class Task:
     """Gradient steps of an update, each of which is an all-reduce between learners."""
     collect_fixed: float = 0.0
     """The part of collecting that does not shrink with fewer environments per sampler: calls, not rows."""
+    alone_collect: float | None = None
+    """Where one process collects faster than samplers, which step their environments one by one."""
     spread: float = 0.05
     """Standard deviation of the logarithm of a sampler's time for one rollout."""
 
@@ -202,7 +204,8 @@ class Simulation:
 
 def one_process(task: Task) -> float:
     """Return the environment steps per second of one process that collects and learns in turn."""
-    return task.transitions / (task.collect + task.update)
+    collect = task.collect if task.alone_collect is None else task.alone_collect
+    return task.transitions / (collect + task.update)
 
 
 def throughput(task: Task, cluster: Cluster, *, updates: int = 60, seed: int = 0) -> float:

@@ -31,9 +31,11 @@ class Case:
 _SCALARS = 32
 """Bytes of action, reward, flags and the like of one transition."""
 TENSORS = "tensors.safetensors"
+_AS_SAMPLERS = ("execution_backend=local_sync",)
+"""How samplers step their environments."""
 CASES = (
-    Case("ppo-cartpole", 40_000),
-    Case("ppo-lunarlander", 65_536),
+    Case("ppo-cartpole", 204_800),
+    Case("ppo-lunarlander", 393_216),
     Case("ppo-pong", 8_192),
     Case("sac-halfcheetah", 4_000, ("num_envs=4", "algo_kwargs.learning_starts=1000"), round_steps=4),
 )
@@ -52,23 +54,24 @@ def measure(case: Case) -> Task:
     params = algorithm_params(config)
     rollout = case.round_steps or params.num_steps * config.num_envs
     rounds = case.steps / rollout
-    times = _times(case)
+    alone, times = _times(case), _times(case, *_AS_SAMPLERS)
     fixed = 0.0
     if config.num_envs > 1:
         # Half of the rows per call in as many steps need twice as many calls: what calls cost whatever their rows is
         # the difference.
         longer = () if case.round_steps else (f"algo_kwargs.num_steps={2 * params.num_steps}",)
-        slower = _times(case, f"num_envs={config.num_envs // 2}", *longer).collect
+        slower = _times(case, f"num_envs={config.num_envs // 2}", *longer, *_AS_SAMPLERS).collect
         fixed = min(max(slower - times.collect, 0.0), times.collect)
     return Task(
         name=case.preset,
         transitions=rollout,
         collect=times.collect / rounds,
-        update=times.update / rounds,
+        update=alone.update / rounds,
         rollout_bytes=rollout * times.row_bytes,
         weight_bytes=times.weight_bytes,
         gradient_steps=_gradient_steps(case, config, rollout),
         collect_fixed=fixed / rounds,
+        alone_collect=alone.collect / rounds,
     )
 
 

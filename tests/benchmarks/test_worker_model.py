@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,12 @@ def test_a_lag_hides_the_shorter_of_collecting_and_learning(
     samplers: int, learners: int, lag: int, seconds: float
 ) -> None:
     assert rate(samplers, learners, lag=lag) == pytest.approx(1000 / seconds)
+
+
+def test_one_process_may_collect_faster_than_samplers() -> None:
+    quick = replace(EVEN, alone_collect=0.25)
+    assert one_process(quick) == pytest.approx(1000 / 1.25)
+    assert rate(1, task=quick) == pytest.approx(500)
 
 
 def test_processes_share_cores() -> None:
