@@ -22,7 +22,7 @@ def render_workers(results: Path) -> str:
     content = json.loads(path.read_text(encoding="utf-8"))
     tasks: Mapping[str, Any] = content["tasks"]
     blocks = [
-        "One process, times per rollout (for SAC per round of four steps):",
+        "Times per rollout, of one process and of a sampler that has all environments:",
         "\n".join(_times(tasks)),
         "Whole runs with samplers on this machine, as multiples of one process by the clock, and what the model says:",
         "\n".join(_checks(tasks)),

@@ -7,6 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from documents.docs_pages import ROOT, read_page
+from pages.render_workers import PAGE, render_workers
+from records import RESULTS
+from render_results import BEGIN, END
 from workers.worker_model import Cluster, Task, one_process, throughput
 
 # A second to collect 1,000 steps, a second to learn from them; nothing varies and nothing is sent.
@@ -72,3 +76,9 @@ def test_the_same_seed_predicts_the_same() -> None:
     varied = Task("varied", 1000, 1.0, 1.0, 0, 0, 1, spread=0.3)
     one, again, other = (throughput(varied, Cluster(8), seed=seed) for seed in (0, 0, 1))
     assert one == again != other
+
+
+def test_the_page_shows_what_is_stored() -> None:
+    page = read_page(ROOT / "docs" / PAGE)
+    section = page.split(BEGIN)[1].split(END)[0].strip()
+    assert section == render_workers(RESULTS), "run: python benchmarks/render_results.py"
