@@ -1,7 +1,7 @@
 """d3rlpy's own reader opens our files.
 
-`benchmarks/peers/d3rlpy_learners.py` says how to install d3rlpy beside this package; without it the test is skipped. The
-reader joins the T + 1 observations of an episode with T actions, so only actions and rewards can be compared.
+`benchmarks/peers/d3rlpy_learners.py` says how to install d3rlpy beside this package; without it the test is skipped.
+The reader joins the T + 1 observations of an episode with T actions, so only actions and rewards can be compared.
 """
 
 from __future__ import annotations
