@@ -40,6 +40,8 @@ class SamplerSetup:
 
     code: AdoptedCode
     config: TrainConfig
+    make: Callable[[SamplerSetup, int, slice], GroupSampler]
+    """Makes a sampler with its number for some of the environments."""
     factory: EnvFactory
     normalizers: Normalizers
     seen_space: Space[Any]
@@ -114,28 +116,23 @@ class Collected:
 
 def run_sampler(connection: Connection, setup: SamplerSetup, number: int, rows: slice) -> None:
     """Execute commands until told to close or until the run's process is gone."""
-    serve_commands(connection, lambda: Sampler(setup, number, rows), f"sampler {number} failed")
+    serve_commands(connection, lambda: setup.make(setup, number, rows), f"sampler {number} failed")
 
 
-class Sampler:
-    """Collects rollouts in the environments `rows` of a run; its methods are the commands."""
+class GroupSampler:
+    """Holds the environments `rows` of a run and a copy of its algorithm; its methods are the commands."""
+
+    _collector: GroupSteps
 
     def __init__(self, setup: SamplerSetup, number: int, rows: slice) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
         self._setup = setup
         self._env = _WatchedEnv(setup, number, rows)
-        self._normalizers = RowNormalizers(setup.normalizers, rows) if setup.normalizers else None
         params = algorithm_params(setup.config)
         spec = get_algorithm_spec(setup.config.algo)
         self._algorithm = build_algorithm(spec, params, setup.seen_space, setup.taken_space, CPU, torch.Generator())
         accelerate(self._algorithm, setup.config.acceleration, setup.updates)
-        num_envs = setup.config.num_envs
-        actor = OwnRows(self._algorithm, num_envs, rows)
-        check_rows_alone(actor, setup.seen_space, num_envs, setup.controls)
-        convolve_own_rows(actor, setup.seen_space, num_envs)
-        env = self._env if self._normalizers is None else NormalizedVectorEnv(self._env, self._normalizers)
-        self._collector = GroupCollector(env, actor, setup)
         self._storages = [RolloutStorage.over(rollout.columns(rows)) for rollout in setup.rollouts]
 
     def reset(self, seeds: list[int]) -> GroupState:
@@ -149,6 +146,26 @@ class Sampler:
         if state.env is not None:
             self._env.load_state_dict(state.env)
         self._collector.go_on_from(state)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._env.close()
+
+
+class Sampler(GroupSampler):
+    """Collects rollouts."""
+
+    _collector: GroupCollector
+
+    def __init__(self, setup: SamplerSetup, number: int, rows: slice) -> None:
+        super().__init__(setup, number, rows)
+        self._normalizers = RowNormalizers(setup.normalizers, rows) if setup.normalizers else None
+        num_envs = setup.config.num_envs
+        actor = OwnRows(self._algorithm, num_envs, rows)
+        check_rows_alone(actor, setup.seen_space, num_envs, setup.controls)
+        convolve_own_rows(actor, setup.seen_space, num_envs)
+        env = self._env if self._normalizers is None else NormalizedVectorEnv(self._env, self._normalizers)
+        self._collector = GroupCollector(env, actor, setup)
 
     def collect(self, order: Order) -> Collected:
         """Fill the own columns of a rollout."""
@@ -183,12 +200,31 @@ class Sampler:
             finished=time.monotonic(),
         )
 
-    def close(self) -> None:
-        """Close the environments."""
-        self._env.close()
+
+class GroupSteps:
+    """What every collector of a sampler has: the run tells it where to go on."""
+
+    _observation: NumpyObservation
+    _mask: np.ndarray | None
+    memory: np.ndarray | None
+
+    def _start(self) -> None:
+        """Leave it to the run to start the environments, or to restore them."""
+
+    def shown(self) -> tuple[NumpyObservation, np.ndarray | None, np.ndarray | None]:
+        """Return the current observations, their masks and the policy's memories."""
+        return self._observation, self._mask, self.memory
+
+    def fresh_memory(self) -> np.ndarray | None:
+        """Return the memories at the start of episodes."""
+        return None if self.memory is None else np.zeros_like(self.memory)
+
+    def go_on_from(self, state: GroupState) -> None:
+        """Go on from other observations."""
+        self._observation, self._mask, self.memory = state.observation, state.mask, state.memory
 
 
-class GroupCollector(RolloutCollector):
+class GroupCollector(GroupSteps, RolloutCollector):
     """Collects for some environments of a run; the run values the final observations of truncated episodes."""
 
     def __init__(self, env: Any, actor: OwnRows, setup: SamplerSetup) -> None:
@@ -204,25 +240,10 @@ class GroupCollector(RolloutCollector):
         self._first = actor.rows.start
         self.truncated: list[TruncatedEpisodes] = []  # in the latest rollout
 
-    def _start(self) -> None:
-        """Leave it to the run to start the environments, or to restore them."""
-
     @property
     def shows_mask(self) -> bool:
         """Whether the current observations have action masks."""
         return self._mask is not None
-
-    def shown(self) -> tuple[NumpyObservation, np.ndarray | None, np.ndarray | None]:
-        """Return the current observations, their masks and the policy's memories."""
-        return self._observation, self._mask, self.memory
-
-    def fresh_memory(self) -> np.ndarray | None:
-        """Return the memories at the start of episodes."""
-        return None if self.memory is None else np.zeros_like(self.memory)
-
-    def go_on_from(self, state: GroupState) -> None:
-        """Go on from other observations."""
-        self._observation, self._mask, self.memory = state.observation, state.mask, state.memory
 
     def fill(self, storage: RolloutStorage, controls: Mapping[str, float], note: Callable[[StepBatch], None]) -> None:
         """Collect a rollout into `storage`."""
