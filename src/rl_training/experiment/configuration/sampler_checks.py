@@ -8,7 +8,7 @@ from rl_training.experiment.configuration.validation import Problem
 from rl_training.experiment.own_code.world_names import is_world
 from rl_training.experiment.registry import find_algorithm, list_algorithm_specs
 
-_LOOPS = ("on_policy",)
+_LOOPS = ("on_policy", "off_policy")
 
 
 def check_samplers(values: dict[str, Any]) -> list[Problem]:
