@@ -7,6 +7,7 @@ their interval, so their number does not depend on the number of environments.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
 from rl_training.runtime.samplers.replay_collecting import SampledReplayCollector
-from rl_training.runtime.samplers.replay_sampler import PlannedStep
+from rl_training.runtime.samplers.rounds import plan_round
 from rl_training.runtime.session import TrainingSession, TrainResult
 from rl_training.runtime.setup.mixed_dataset import mix_dataset
 from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
@@ -83,6 +84,9 @@ def _collect_in_samplers(session: TrainingSession) -> tuple[OffPolicyAlgorithm, 
     algorithm: OffPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
     params: ReplayParams = session.params
 
+    def may_learn(before: int, after: int) -> bool:
+        return updates_due(before, after, params, made=session.update_count, stored=1) > 0
+
     def update_follows(before: int, after: int) -> bool:
         return _updates_due(session, params, collector.replay, before, after) > 0
 
@@ -91,7 +95,7 @@ def _collect_in_samplers(session: TrainingSession) -> tuple[OffPolicyAlgorithm, 
         algorithm,
         _replay_maker(session, env, algorithm),
         session.config,
-        plan=lambda step, longest: plan_round(session, params, step, longest),
+        plan=partial(plan_round, session, learns=may_learn, random_until=params.learning_starts),
         update_follows=update_follows,
         interrupted=lambda: session.interrupted,
         updates=session.setup.planned_updates,
@@ -100,23 +104,6 @@ def _collect_in_samplers(session: TrainingSession) -> tuple[OffPolicyAlgorithm, 
         report=session.notify,
     )
     return algorithm, collector
-
-
-def plan_round(session: TrainingSession, params: ReplayParams, step: int, longest: int) -> tuple[PlannedStep, ...]:
-    """Return the steps from `step` on that samplers can take at once, at most `longest`; none at the end of the run.
-
-    They end where an update may follow, and where the session has something to do.
-    """
-    planned: list[PlannedStep] = []
-    num_envs, horizon = session.config.num_envs, session.config.total_timesteps
-    while step < horizon and len(planned) < longest:
-        planned.append(PlannedStep(session.controls_at(step), step < params.learning_starts))
-        after = step + num_envs
-        learns = updates_due(step, min(after, horizon), params, made=session.update_count, stored=1)
-        if learns or session.due_between(step, after):
-            break
-        step = after
-    return tuple(planned)
 
 
 def _replay_maker(

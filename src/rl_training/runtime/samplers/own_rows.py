@@ -21,7 +21,7 @@ from rl_training.errors import ConfigError
 from rl_training.models.encoders import image_encoders
 
 
-class _AmongAll:
+class AmongAll:
     """An algorithm, and arrays of all rows of a run in which only the own ones count."""
 
     def __init__(self, algorithm: Any, num_envs: int, rows: slice) -> None:
@@ -47,7 +47,7 @@ class _AmongAll:
         return map_observation(place, own, self._whole[name])
 
 
-class OwnRows(_AmongAll):
+class OwnRows(AmongAll):
     """Stands for an on-policy algorithm in the collector of a sampler."""
 
     algorithm: OnPolicyAlgorithm
@@ -75,7 +75,7 @@ class OwnRows(_AmongAll):
         return HostAction(*(None if part is None else part[self.rows] for part in chosen))  # type: ignore[arg-type]
 
 
-class OwnActions(_AmongAll):
+class OwnActions(AmongAll):
     """Stands for an algorithm with a replay in the collector of a sampler."""
 
     algorithm: OffPolicyAlgorithm
@@ -136,7 +136,7 @@ def example_action(algorithm: OnPolicyAlgorithm, space: Space[Any], rows: int, c
     return _act(algorithm, algorithm, _sample(space, rows), rows, controls)
 
 
-def check_rows_alone(actor: _AmongAll, space: Space[Any], num_envs: int, controls: Mapping[str, float]) -> None:
+def check_rows_alone(actor: AmongAll, space: Space[Any], num_envs: int, controls: Mapping[str, float]) -> None:
     """Raise an error if the actions for the own rows depend on what the other rows contain."""
     algorithm: Any = actor.algorithm
     observation = _sample(space, num_envs)
@@ -151,7 +151,7 @@ def check_rows_alone(actor: _AmongAll, space: Space[Any], num_envs: int, control
             )
 
 
-def convolve_own_rows(actor: _AmongAll, space: Space[Any], num_envs: int) -> None:
+def convolve_own_rows(actor: AmongAll, space: Space[Any], num_envs: int) -> None:
     """Let convolutions, which cost most of acting, compute the own rows only, where that changes no bit.
 
     They are tried on random images: the order in which they sum depends on shapes, never on what an image shows.

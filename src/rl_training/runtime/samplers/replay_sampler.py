@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,9 +14,9 @@ import torch
 from rl_training.data.observations import NumpyObservation, map_observation
 from rl_training.data.rollout import RolloutStorage
 from rl_training.envs.normalize import Normalizers
-from rl_training.envs.step import StepEvents
+from rl_training.envs.step import StepBatch, StepEvents
 from rl_training.envs.vector import Final
-from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.collector import ReplayCollector, StepCount
 from rl_training.runtime.samplers.own_rows import OwnActions, check_rows_alone, convolve_own_rows
 from rl_training.runtime.samplers.sampler import (
     CPU,
@@ -98,40 +99,45 @@ class RoundRecorder:
             self.ends.append((step, end))
         self.begin(observation, mask)
 
+    def add_search(self, policy: np.ndarray, value: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        """Complete the step just written with the policy and the value of a search."""
+        storage: Any = self._storage
+        storage.search_policy[storage.position - 1] = policy
+        storage.search_value[storage.position - 1] = value
 
-class ReplaySampler(GroupSampler):
+
+class StepSampler(GroupSampler, ABC):
     """Takes steps for a replay."""
 
-    _collector: GroupReplayCollector
+    _collector: RecordedSteps
 
     def __init__(self, setup: SamplerSetup, number: int, rows: slice) -> None:
         super().__init__(setup, number, rows)
-        num_envs = setup.config.num_envs
-        actor = OwnActions(self._algorithm, num_envs, rows)
-        # Greedy, since random actions would not show what the network does.
-        check_rows_alone(actor, setup.seen_space, num_envs, {**setup.controls, "epsilon": 0.0})
-        convolve_own_rows(actor, setup.seen_space, num_envs)
         self._recorder = RoundRecorder(setup.normalizers, rows.start)
-        self._collector = GroupReplayCollector(self._env, actor, self._recorder, setup)
+        self._stream: torch.Generator | np.random.Generator
+        """The random stream of acting."""
+
+    @abstractmethod
+    def _take(self, planned: PlannedStep) -> StepBatch:
+        """Take one step."""
 
     def collect(self, order: RoundOrder) -> CollectedRound:
         """Take the steps of an order."""
         self._algorithm.load_acting_weights(self._setup.weights.read())
         self._algorithm.load_acting_state(unpacked(order.acting))
-        collector = self._collector
-        stream_state(collector.generator, unpacked(order.generator))
-        collector.taken.value = order.step
+        stream_state(self._stream, unpacked(order.generator))
+        self._collector.taken.value = order.step
         if order.normalizers is not None:
             self._setup.normalizers.load_state_dict(dict(order.normalizers))
         self._recorder.start(self._storages[order.rollout])
         events: list[tuple[int, StepEvents]] = []
         for number, planned in enumerate(order.steps):
-            step = collector.step(planned.controls, random=planned.random)
+            step = self._take(planned)
             if step.episodes or step.metrics:
                 events.append((number, StepEvents(step.episodes, step.metrics)))
         return CollectedRound(
-            state=GroupState(self._env.state_dict(), *collector.shown()),
-            generator=packed(stream_state(collector.generator)),
+            state=GroupState(self._env.state_dict(), *self._collector.current()),
+            generator=packed(stream_state(self._stream)),
             acting=packed(self._algorithm.acting_state()),
             gained={},
             masked=any(self._recorder.shows_mask),
@@ -143,11 +149,45 @@ class ReplaySampler(GroupSampler):
         )
 
 
-class GroupReplayCollector(GroupSteps, ReplayCollector):
+class ReplaySampler(StepSampler):
+    """Acts with the policy of an off-policy algorithm, or at random."""
+
+    _collector: GroupReplayCollector
+
+    def __init__(self, setup: SamplerSetup, number: int, rows: slice) -> None:
+        super().__init__(setup, number, rows)
+        num_envs = setup.config.num_envs
+        actor = OwnActions(self._algorithm, num_envs, rows)
+        # Greedy, since random actions would not show what the network does.
+        check_rows_alone(actor, setup.seen_space, num_envs, {**setup.controls, "epsilon": 0.0})
+        convolve_own_rows(actor, setup.seen_space, num_envs)
+        self._collector = GroupReplayCollector(self._env, actor, self._recorder, setup)
+        self._stream = self._collector.generator
+
+    def _take(self, planned: PlannedStep) -> StepBatch:
+        return self._collector.step(planned.controls, random=planned.random)
+
+
+class RecordedSteps(GroupSteps):
+    """Steps of a sampler that a recorder writes in the place of a replay."""
+
+    replay: Any
+    taken: StepCount
+
+    def _start(self) -> None:
+        """Leave it to the run to start the environments, or to restore them."""
+        self._observation, self._mask = np.empty(0), None
+
+    def go_on_from(self, state: GroupState) -> None:
+        """Go on from other observations."""
+        super().go_on_from(state)
+        self.replay.begin(state.observation, state.mask)
+
+
+class GroupReplayCollector(RecordedSteps, ReplayCollector):
     """Takes steps in some environments of a run."""
 
     def __init__(self, env: Any, actor: OwnActions, recorder: RoundRecorder, setup: SamplerSetup) -> None:
-        self._recorder = recorder
         super().__init__(
             env,
             actor,  # type: ignore[arg-type]
@@ -157,12 +197,3 @@ class GroupReplayCollector(GroupSteps, ReplayCollector):
             generator=torch.Generator(),
         )
         self.steps_at_once = setup.config.num_envs
-
-    def _start(self) -> None:
-        """Leave it to the run to start the environments, or to restore them."""
-        self._observation, self._mask = np.empty(0), None
-
-    def go_on_from(self, state: GroupState) -> None:
-        """Go on from other observations."""
-        super().go_on_from(state)
-        self._recorder.begin(state.observation, state.mask)

@@ -50,6 +50,30 @@ class TakenStep(NamedTuple):
     """What the replay keeps of it in addition, by name."""
 
 
+def plan_round(
+    session: TrainingSession,
+    step: int,
+    longest: int,
+    *,
+    learns: Callable[[int, int], bool],
+    random_until: int = 0,
+) -> tuple[PlannedStep, ...]:
+    """Return the steps from `step` on that samplers can take at once, at most `longest`; none at the end of the run.
+
+    They end where an update may follow the step between two step counts, and where the session has something to do.
+    Actions are random before the step `random_until`.
+    """
+    planned: list[PlannedStep] = []
+    num_envs, horizon = session.config.num_envs, session.config.total_timesteps
+    while step < horizon and len(planned) < longest:
+        planned.append(PlannedStep(session.controls_at(step), step < random_until))
+        after = step + num_envs
+        if learns(step, min(after, horizon)) or session.due_between(step, after):
+            break
+        step = after
+    return tuple(planned)
+
+
 class SampledRounds:
     """Lets samplers take steps: with the weights of now, or with `lag` while the run learns from earlier ones.
 

@@ -190,7 +190,7 @@ class Sampler(GroupSampler):
         masked |= collector.shows_mask
         collector.fill(storage, order.controls, note)
         return Collected(
-            state=GroupState(self._env.state_dict(), *collector.shown()),
+            state=GroupState(self._env.state_dict(), *collector.current()),
             generator=packed(collector.generator.get_state()),
             acting=packed(self._algorithm.acting_state()),
             gained={} if self._normalizers is None else self._normalizers.gained(),
@@ -206,12 +206,12 @@ class GroupSteps:
 
     _observation: NumpyObservation
     _mask: np.ndarray | None
-    memory: np.ndarray | None
+    memory: np.ndarray | None = None
 
     def _start(self) -> None:
         """Leave it to the run to start the environments, or to restore them."""
 
-    def shown(self) -> tuple[NumpyObservation, np.ndarray | None, np.ndarray | None]:
+    def current(self) -> tuple[NumpyObservation, np.ndarray | None, np.ndarray | None]:
         """Return the current observations, their masks and the policy's memories."""
         return self._observation, self._mask, self.memory
 
