@@ -29,6 +29,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.samplers.payoff import Payoff
 from rl_training.runtime.samplers.replay_collecting import SampledReplayCollector
 from rl_training.runtime.samplers.rounds import plan_round
 from rl_training.runtime.session import TrainingSession, TrainResult
@@ -103,6 +104,7 @@ def _collect_in_samplers(session: TrainingSession) -> tuple[OffPolicyAlgorithm, 
         generator=session.streams.on_host("policy"),
         report=session.notify,
     )
+    collector.payoff = Payoff(session, collector.rounds.groups)
     return algorithm, collector
 
 
@@ -208,6 +210,8 @@ def _train_step(
             warn_of_small_replay(session, collector.replay.size, params.batch_size)
             session.collected()
             metrics = learn(session, algorithm, collector.replay, controls, updates, mix)
+    if updates and isinstance(collector, SampledReplayCollector):
+        collector.payoff.updated()
     session.advance(collector.env.num_envs, metrics, updates=updates, check_finite=False)
 
 

@@ -35,6 +35,7 @@ from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import make_sampler
 from rl_training.runtime.planning_collector import ActionConverter, PlanningCollector
+from rl_training.runtime.samplers.payoff import Payoff
 from rl_training.runtime.samplers.planning_collecting import SampledPlanningCollector
 from rl_training.runtime.samplers.rounds import plan_round
 from rl_training.runtime.session import TrainingSession, TrainResult
@@ -97,7 +98,9 @@ def _plan_in_samplers(session: TrainingSession) -> SingleTaskLoop:
     )
     log_replay_ratio(session)
     session.start(algorithm, collector, [collector.replay])
-    if not collector.searches_alone:
+    collector.payoff = Payoff(session, collector.rounds.groups)
+    collector.rounds.groups.shares_acting = collector.searches_alone
+    if not collector.rounds.groups.shares_acting:
         session.notify(
             "samplers: rounding in this model's search depends on how many environments there are, so every sampler "
             "searches for all of them; leave samplers out unless the environments themselves are slow"
@@ -282,6 +285,13 @@ class SampledTaskLoop(SingleTaskLoop):
     def __init__(self, session: TrainingSession, algorithm: MuZero, collector: SampledPlanningCollector) -> None:
         super().__init__(session, algorithm, collector)
         collector.stored = self._prioritize
+
+    def step(self) -> None:
+        """Take the next step of all environments and make the gradient steps that are due."""
+        before = self.session.update_count
+        super().step()
+        if self.session.update_count > before:
+            self.collector.payoff.updated()
 
     def collect(self, controls: Mapping[str, float]) -> int:
         """Return the number of steps of the next step of all environments; 0 if it was interrupted."""

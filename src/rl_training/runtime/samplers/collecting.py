@@ -24,6 +24,7 @@ from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.samplers.groups import SampledGroups, events_in_order
 from rl_training.runtime.samplers.own_rows import example_action
+from rl_training.runtime.samplers.payoff import Payoff
 from rl_training.runtime.samplers.pool import sampler_context, split_rows
 from rl_training.runtime.samplers.sampler import Collected, Order, Sampler, SamplerSetup, TruncatedEpisodes
 from rl_training.runtime.samplers.shared_memory import (
@@ -49,6 +50,7 @@ class SampledCollector:
     """
 
     steps_in_progress = 0  # a rollout that is not complete is collected again
+    payoff: Payoff
 
     def __init__(
         self,

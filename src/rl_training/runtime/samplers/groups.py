@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.algorithms.base import ActingAlgorithm
+from rl_training.algorithms.base import Algorithm
 from rl_training.data.observations import NumpyObservation, map_observation
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepEvents
@@ -27,7 +27,7 @@ class SampledGroups:
     def __init__(
         self,
         env: SampledEnvironments,
-        actor: ActingAlgorithm,
+        actor: Algorithm,
         setup: SamplerSetup,
         rows: Sequence[slice],
         *,
@@ -37,6 +37,10 @@ class SampledGroups:
         self._weights = setup.weights
         self._finished: list[float] = []  # when the samplers, which wait now, had done their work
         self._waits = _NO_WAITS.copy()
+        self.shares_acting = False
+        """Whether samplers act for their own environments only; else each computes what the run would."""
+        self.alone_seconds = 0.0
+        """About how long the run would have taken to collect by itself."""
         self.states: list[GroupState] = []
         """The states of all groups where the latest exchange ended."""
         self.pool = env.pool = SamplerPool(setup, rows, timeout=env.timeout, report=report)
@@ -69,6 +73,9 @@ class SampledGroups:
         if groups is not None:
             self.states = [group.state for group in groups]
             self._finished = [group.finished for group in groups]
+            shares = [group.acting_seconds for group in groups]
+            acting = sum(shares) if self.shares_acting else max(shares)
+            self.alone_seconds += acting + sum(group.stepping_seconds for group in groups)
         return groups
 
     def reset(self, seeds: Sequence[int]) -> None:

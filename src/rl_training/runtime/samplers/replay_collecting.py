@@ -15,6 +15,7 @@ from rl_training.envs.step import StepBatch
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.collector import ReplayCollector, ReplayDriver
 from rl_training.runtime.samplers.environments import SampledEnvironments
+from rl_training.runtime.samplers.payoff import Payoff
 from rl_training.runtime.samplers.replay_sampler import PlannedStep, ReplaySampler
 from rl_training.runtime.samplers.rounds import SampledRounds, TakenStep
 from rl_training.runtime.setup.streams import derive_seeds
@@ -25,6 +26,7 @@ class SampledDriver(ReplayDriver[Any]):
 
     env: SampledEnvironments  # type: ignore[assignment]
     rounds: SampledRounds
+    payoff: Payoff
     _update_follows: Callable[[int, int], bool]
     _interrupted: Callable[[], bool]
 

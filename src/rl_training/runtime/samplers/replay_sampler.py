@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -106,7 +106,7 @@ class RoundRecorder:
         storage.search_value[storage.position - 1] = value
 
 
-class StepSampler(GroupSampler, ABC):
+class StepSampler(GroupSampler):
     """Takes steps for a replay."""
 
     _collector: RecordedSteps
@@ -121,8 +121,7 @@ class StepSampler(GroupSampler, ABC):
     def _take(self, planned: PlannedStep) -> StepBatch:
         """Take one step."""
 
-    def collect(self, order: RoundOrder) -> CollectedRound:
-        """Take the steps of an order."""
+    def _fill(self, order: RoundOrder) -> CollectedRound:
         self._algorithm.load_acting_weights(self._setup.weights.read())
         self._algorithm.load_acting_state(unpacked(order.acting))
         stream_state(self._stream, unpacked(order.generator))

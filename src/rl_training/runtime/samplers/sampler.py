@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -112,6 +113,10 @@ class Collected:
     """The steps at which episodes ended or metrics were given."""
     finished: float
     """When the rollout was full, by the machine's monotonic clock."""
+    stepping_seconds: float = field(default=0.0, kw_only=True)
+    """Time in environments."""
+    acting_seconds: float = field(default=0.0, kw_only=True)
+    """Time of the policy, and of everything else that a run without samplers does too."""
 
 
 def run_sampler(connection: Connection, setup: SamplerSetup, number: int, rows: slice) -> None:
@@ -119,7 +124,7 @@ def run_sampler(connection: Connection, setup: SamplerSetup, number: int, rows: 
     serve_commands(connection, lambda: setup.make(setup, number, rows), f"sampler {number} failed")
 
 
-class GroupSampler:
+class GroupSampler(ABC):
     """Holds the environments `rows` of a run and a copy of its algorithm; its methods are the commands."""
 
     _collector: GroupSteps
@@ -147,6 +152,18 @@ class GroupSampler:
             self._env.load_state_dict(state.env)
         self._collector.go_on_from(state)
 
+    def collect(self, order: Any) -> Collected:
+        """Execute an order and return the results with the time that they took."""
+        env, started = self._env, time.perf_counter()
+        env.stepping = env.saving = 0.0
+        collected = self._fill(order)
+        acting = time.perf_counter() - started - env.stepping - env.saving
+        return replace(collected, stepping_seconds=env.stepping, acting_seconds=acting)
+
+    @abstractmethod
+    def _fill(self, order: Any) -> Collected:
+        """Fill the own columns of a rollout or round."""
+
     def close(self) -> None:
         """Close the environments."""
         self._env.close()
@@ -167,8 +184,7 @@ class Sampler(GroupSampler):
         env = self._env if self._normalizers is None else NormalizedVectorEnv(self._env, self._normalizers)
         self._collector = GroupCollector(env, actor, setup)
 
-    def collect(self, order: Order) -> Collected:
-        """Fill the own columns of a rollout."""
+    def _fill(self, order: Order) -> Collected:
         self._algorithm.load_weights(self._setup.weights.read())
         self._algorithm.load_acting_state(unpacked(order.acting))
         collector = self._collector
@@ -266,6 +282,8 @@ class _WatchedEnv(SyncVectorEnv):
     def __init__(self, setup: SamplerSetup, number: int, rows: slice) -> None:
         self._start = rows.start
         self._progress = setup.progress.view()[number]
+        self.stepping = self.saving = 0.0
+        """Seconds of steps and of snapshots since the start of a rollout."""
         slots = []
         for index in range(rows.start, rows.stop):
             self._enter(index - rows.start)
@@ -273,7 +291,17 @@ class _WatchedEnv(SyncVectorEnv):
         super().__init__(slots)
 
     def _step_slots(self, actions: Any, batch: Any, rewards: np.ndarray) -> GroupStep:
-        return step_slots(self._slots, actions, batch, rewards, self._enter)
+        started = time.perf_counter()
+        step = step_slots(self._slots, actions, batch, rewards, self._enter)
+        self.stepping += time.perf_counter() - started
+        return step
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the complete state of the environments; None if they cannot be saved."""
+        started = time.perf_counter()
+        state = super().state_dict()
+        self.saving += time.perf_counter() - started
+        return state
 
     def _enter(self, row: int) -> None:
         self._progress[0] += 1
