@@ -99,7 +99,7 @@ def _plan_in_samplers(session: TrainingSession) -> SingleTaskLoop:
     log_replay_ratio(session)
     session.start(algorithm, collector, [collector.replay])
     collector.payoff = Payoff(session, collector.rounds.groups)
-    collector.rounds.groups.shares_acting = collector.searches_alone
+    collector.rounds.groups.shares_acting = not collector.searches_for_all
     if not collector.rounds.groups.shares_acting:
         session.notify(
             "samplers: rounding in this model's search depends on how many environments there are, so every sampler "

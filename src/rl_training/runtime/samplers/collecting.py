@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import Space
 
 from rl_training.algorithms.base import OnPolicyAlgorithm
 from rl_training.data.observations import map_observation, to_tensor
@@ -16,21 +15,15 @@ from rl_training.data.rollout import Rollout, RolloutStorage
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepEvents
 from rl_training.envs.workers.row_normalize import merge_rows
-from rl_training.envs.workers.shared_rows import SharedArray
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.own_code.run_code import named_code
-from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.samplers.groups import SampledGroups, events_in_order
 from rl_training.runtime.samplers.own_rows import example_action
 from rl_training.runtime.samplers.payoff import Payoff
-from rl_training.runtime.samplers.pool import sampler_context, split_rows
-from rl_training.runtime.samplers.sampler import Collected, Order, Sampler, SamplerSetup, TruncatedEpisodes
+from rl_training.runtime.samplers.sampler import Collected, Order, Sampler, TruncatedEpisodes
 from rl_training.runtime.samplers.shared_memory import (
     RolloutForm,
-    SharedRollout,
-    SharedWeights,
     copied,
     packed,
     unpacked,
@@ -80,36 +73,23 @@ class SampledCollector:
         self._turn = 0  # which shared rollout the next one fills
         self._masked = False
         self.updates_behind = 0  # how old the weights of the latest rollout were, in updates
-        assert config.samplers is not None
-        rows = split_rows(env.num_envs, config.samplers)
-        context, seen = sampler_context(), self._seen_space
+        seen = env.seen_space
         example = example_action(actor, seen, env.num_envs, controls)
-        form = RolloutForm(num_steps, env.num_envs, seen, mask_width(env.action_space), example)
-        # With a lag, one is learned from while the other is filled.
-        self._rollouts = tuple(SharedRollout(context, form) for _ in range(2 if self.lag else 1))
-        self._storages = [RolloutStorage.over(rollout.columns(ALL)) for rollout in self._rollouts]
-        setup = SamplerSetup(
-            code=AdoptedCode(uses_of(named_code(config, callbacks=False))),
-            config=config,
+        self.groups = SampledGroups(
+            env,
+            actor,
+            config,
+            RolloutForm(num_steps, env.num_envs, seen, mask_width(env.action_space), example),
             make=Sampler,
-            factory=env.factory,
-            normalizers=env.normalizers,
-            seen_space=seen,
-            taken_space=env.action_space,
-            num_steps=num_steps,
+            weights=actor.learned_weights(),
+            rollouts=2 if self.lag else 1,  # with a lag, one is learned from while the other is filled
             updates=updates,
-            controls=dict(controls),
-            weights=SharedWeights(context, actor.learned_weights()),
-            rollouts=self._rollouts,
-            progress=SharedArray(context, (config.samplers, 2), np.int64),
+            controls=controls,
+            report=report,
         )
-        self.groups = SampledGroups(env, actor, setup, rows, report=report)
+        self._rollouts = self.groups.rollouts
+        self._storages = [RolloutStorage.over(rollout.columns(ALL)) for rollout in self._rollouts]
         self._reset(derive_seeds(self.seed, "environment", count=env.num_envs))
-
-    @property
-    def _seen_space(self) -> Space[Any]:
-        observation = self.env.normalizers.observation
-        return self.env.observation_space if observation is None else observation.normalized_space
 
     @property
     def bytes_moved(self) -> int:

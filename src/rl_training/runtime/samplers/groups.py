@@ -13,10 +13,15 @@ from rl_training.data.observations import NumpyObservation, map_observation
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepEvents
 from rl_training.envs.vector import slot_states
+from rl_training.envs.workers.shared_rows import SharedArray
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.own_code.run_code import named_code
+from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 from rl_training.runtime.collector import checked_mask, checked_memory
 from rl_training.runtime.samplers.environments import SampledEnvironments
-from rl_training.runtime.samplers.pool import SamplerPool
-from rl_training.runtime.samplers.sampler import Collected, GroupState, Order, SamplerSetup
+from rl_training.runtime.samplers.pool import SamplerPool, sampler_context, split_rows
+from rl_training.runtime.samplers.sampler import Collected, GroupSampler, GroupState, Order, SamplerSetup
+from rl_training.runtime.samplers.shared_memory import RolloutForm, SharedRollout, SharedWeights
 
 _NO_WAITS = {"wait_collect": 0.0, "wait_update": 0.0}
 
@@ -28,13 +33,26 @@ class SampledGroups:
         self,
         env: SampledEnvironments,
         actor: Algorithm,
-        setup: SamplerSetup,
-        rows: Sequence[slice],
+        config: TrainConfig,
+        form: RolloutForm,
         *,
+        make: Callable[[SamplerSetup, int, slice], GroupSampler],
+        weights: Mapping[str, Any],
+        rollouts: int,
+        updates: float | None,
+        controls: Mapping[str, float],
         report: Callable[[str], None],
     ) -> None:
-        self.env, self.actor, self.rows = env, actor, list(rows)
-        self._weights = setup.weights
+        """Start samplers, which `make` makes, with so many `rollouts` of a form to fill and weights like those given.
+
+        `updates` is about how many gradient steps the run takes, `controls` are scheduled scalars to try the policy
+        with.
+        """
+        assert config.samplers is not None
+        self.env, self.actor, self.rows = env, actor, split_rows(env.num_envs, config.samplers)
+        context = sampler_context()
+        self._weights = SharedWeights(context, weights)
+        self.rollouts = tuple(SharedRollout(context, form) for _ in range(rollouts))
         self._finished: list[float] = []  # when the samplers, which wait now, had done their work
         self._waits = _NO_WAITS.copy()
         self.shares_acting = False
@@ -43,7 +61,22 @@ class SampledGroups:
         """About how long the run would have taken to collect by itself."""
         self.states: list[GroupState] = []
         """The states of all groups where the latest exchange ended."""
-        self.pool = env.pool = SamplerPool(setup, rows, timeout=env.timeout, report=report)
+        setup = SamplerSetup(
+            code=AdoptedCode(uses_of(named_code(config, callbacks=False))),
+            config=config,
+            make=make,
+            factory=env.factory,
+            normalizers=env.normalizers,
+            seen_space=env.seen_space,
+            taken_space=env.action_space,
+            num_steps=form.num_steps,
+            updates=updates,
+            controls=dict(controls),
+            weights=self._weights,
+            rollouts=self.rollouts,
+            progress=SharedArray(context, (config.samplers, 2), np.int64),
+        )
+        self.pool = env.pool = SamplerPool(setup, self.rows, timeout=env.timeout, report=report)
 
     @property
     def weight_bytes(self) -> int:

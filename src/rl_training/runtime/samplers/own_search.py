@@ -42,15 +42,20 @@ class OwnSearch(AmongAll):
     """Stands for a planning algorithm in a sampler.
 
     Where a row's results do not depend on how many rows there are, as in compiled searches, only the own rows are
-    searched for; else those of all environments, of which only the own ones count.
+    searched for; else those of more environments, of which only the own ones count.
     """
 
     algorithm: MuZero
 
     def __init__(self, algorithm: MuZero, num_envs: int, rows: slice) -> None:
         super().__init__(algorithm, num_envs, rows)
-        self.alone = True
-        """Whether only the own rows are searched for."""
+        self.searched = rows
+        """The environments that are searched for, the own ones among them."""
+
+    @property
+    def for_all(self) -> bool:
+        """Whether environments of other samplers are all searched for as well."""
+        return self.searched != self.rows and self.searched == slice(0, self._num_envs)
 
     def plan(
         self,
@@ -60,22 +65,24 @@ class OwnSearch(AmongAll):
         generator: np.random.Generator,
     ) -> SearchResult:
         """Return what a search for all environments finds for the own ones."""
-        if self.alone:
-            draws: Any = OwnDraws(generator, self._num_envs, self.rows)
+        draws: Any = OwnDraws(generator, self._num_envs, self.searched)
+        if self.searched == self.rows:
             return self.algorithm.plan(observation, mask, controls, draws)
         whole = self._among_all("observation", observation)
-        legal = None if mask is None else self._among_all("mask", mask, fill=True)
-        return self._own(self.algorithm.plan(whole, legal, controls, generator))
+        seen = map_observation(
+            lambda tensor: tensor[self.searched].clone(), whole
+        )  # aligned like all of torch's memory
+        legal = None if mask is None else self._among_all("mask", mask, fill=True)[self.searched]
+        found = self.algorithm.plan(seen, legal, controls, draws)
+        first = self.rows.start - self.searched.start
+        return _rows_of(found, slice(first, first + self.rows.stop - self.rows.start))
 
     def env_action(self, action: Tensor) -> np.ndarray:
         """Return the own actions in the format of the environment's action space."""
         return self.algorithm.env_action(action)
 
-    def _own(self, found: SearchResult) -> SearchResult:
-        return SearchResult(*(part[self.rows] for part in found))
-
-    def try_alone(self, space: Space[Any], controls: Mapping[str, float]) -> None:
-        """Find out whether the own rows can be searched for alone; raise an error if they depend on other rows.
+    def try_rows(self, space: Space[Any], controls: Mapping[str, float]) -> None:
+        """Find out which rows have to be searched for; raise an error if the own ones depend on what others contain.
 
         The weights are changed; every order brings its own.
         """
@@ -85,8 +92,11 @@ class OwnSearch(AmongAll):
                 weight.add_(torch.randn(weight.shape, generator=generator), alpha=_MOVED)
         observation = sample_batch(space, self._num_envs, algorithm.device)
         own = map_observation(lambda tensor: tensor[self.rows].clone(), observation)
-        expected = self._own(algorithm.plan(observation, None, controls, np.random.default_rng(0)))
-        for self.alone in (True, False):
+        expected = _rows_of(algorithm.plan(observation, None, controls, np.random.default_rng(0)), self.rows)
+        start = max(0, min(self.rows.start, self._num_envs - 2))
+        pair = slice(start, max(self.rows.stop, start + 2))  # torch computes a single row in another order
+        for searched in (self.rows, pair, slice(0, self._num_envs)):
+            self.searched = searched
             found = self.plan(own, None, controls, np.random.default_rng(0))
             if all(map(np.array_equal, found, expected)):
                 return
@@ -94,3 +104,7 @@ class OwnSearch(AmongAll):
             f"samplers: the network of {type(algorithm).__qualname__} mixes the rows of a batch, so that the search of "
             "an environment depends on the others; leave samplers out, or use a network that does not"
         )
+
+
+def _rows_of(found: SearchResult, rows: slice) -> SearchResult:
+    return SearchResult(*(part[rows] for part in found))

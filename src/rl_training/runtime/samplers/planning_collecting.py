@@ -59,10 +59,10 @@ class SampledPlanningCollector(SampledDriver, PlanningCollector):
         super().__init__(env, actor, make_replay, seed=config.seed, device=device)  # type: ignore[arg-type]
 
     @property
-    def searches_alone(self) -> bool:
-        """Whether every sampler searches for its own environments only."""
+    def searches_for_all(self) -> bool:
+        """Whether some sampler has to search for all environments."""
         groups = self.rounds.groups
-        return all(groups.pool.command("searches_alone", [None] * len(groups.rows)))
+        return any(groups.pool.command("searches_for_all", [None] * len(groups.rows)))
 
     def _keep(self, taken: TakenStep) -> None:
         self._store(taken.action, taken.step)

@@ -22,13 +22,13 @@ class PlanningSampler(StepSampler):
     def __init__(self, setup: SamplerSetup, number: int, rows: slice) -> None:
         super().__init__(setup, number, rows)
         self._search = OwnSearch(self._algorithm, setup.config.num_envs, rows)
-        self._search.try_alone(setup.seen_space, setup.controls)
+        self._search.try_rows(setup.seen_space, setup.controls)
         self._collector = GroupPlanningCollector(self._env, self._search, self._recorder, setup)
         self._stream = np.random.default_rng(0)  # every order brings its state
 
-    def searches_alone(self, _: None) -> bool:
-        """Return whether only the own environments are searched for."""
-        return self._search.alone
+    def searches_for_all(self, _: None) -> bool:
+        """Return whether environments of other samplers are all searched for as well."""
+        return self._search.for_all
 
     def _take(self, planned: PlannedStep) -> StepBatch:
         collector = self._collector

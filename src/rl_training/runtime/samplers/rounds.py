@@ -13,19 +13,13 @@ from rl_training.data.observations import map_observation
 from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import StepBatch, StepEvents
 from rl_training.envs.vector import with_final_masks, with_finals
-from rl_training.envs.workers.shared_rows import SharedArray
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.own_code.run_code import named_code
-from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.samplers.groups import SampledGroups, events_in_order
-from rl_training.runtime.samplers.pool import sampler_context, split_rows
 from rl_training.runtime.samplers.replay_sampler import CollectedRound, PlannedStep, RoundOrder
 from rl_training.runtime.samplers.sampler import GroupSampler, SamplerSetup
 from rl_training.runtime.samplers.shared_memory import (
     RolloutForm,
-    SharedRollout,
-    SharedWeights,
     copied,
     packed,
     stream_state,
@@ -109,10 +103,8 @@ class SampledRounds:
         self._acted: dict[str, Any] | None = None  # those of the round in progress
         self._order: RoundOrder
         self.updates_behind = 0  # how old the weights of the latest round were, in updates
-        assert config.samplers is not None
-        context, scaled = sampler_context(), env.normalizers.observation
         # Statistics that every step changes are exchanged at every step.
-        self.longest = LONGEST_ROUND if scaled is None else 1
+        self.longest = LONGEST_ROUND if env.normalizers.observation is None else 1
         form = RolloutForm(
             self.longest,
             env.num_envs,
@@ -122,26 +114,20 @@ class SampledRounds:
             raw=True,
             more=more,
         )
-        rounds = SharedRollout(context, form)
-        self._columns = rounds.columns(ALL)
-        self._step_bytes = rounds.nbytes // self.longest
-        setup = SamplerSetup(
-            code=AdoptedCode(uses_of(named_code(config, callbacks=False))),
-            config=config,
+        self.groups = SampledGroups(
+            env,
+            actor,
+            config,
+            form,
             make=make,
-            factory=env.factory,
-            normalizers=env.normalizers,
-            seen_space=env.observation_space if scaled is None else scaled.normalized_space,
-            taken_space=env.action_space,
-            num_steps=self.longest,
+            weights=actor.acting_weights(),
+            rollouts=1,  # all of a round is stored elsewhere before the next begins
             updates=updates,
-            controls=dict(plan(0, 1)[0].controls),
-            weights=SharedWeights(context, actor.acting_weights()),
-            rollouts=(rounds,),
-            progress=SharedArray(context, (config.samplers, 2), np.int64),
+            controls=plan(0, 1)[0].controls,
+            report=report,
         )
-        rows = split_rows(env.num_envs, config.samplers)
-        self.groups = SampledGroups(env, actor, setup, rows, report=report)
+        (rounds,) = self.groups.rollouts
+        self._columns, self._step_bytes = rounds.columns(ALL), rounds.nbytes // self.longest
 
     @property
     def bytes_moved(self) -> int:
