@@ -14,7 +14,7 @@ import pytest
 from harness import assert_same_state, evaluation_rows, final_state, metric_rows, train_with_stops, weights
 from processes import Launcher, assert_survives_kills, uninterrupted
 from replays import OFF_POLICY_TASKS, assert_same_replay, assert_same_run_and_replay, off_policy_config
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, EnvironmentFailure
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.samplers.pool import SamplerPool
 from rl_training.runtime.workflows import resume, train
@@ -123,6 +123,19 @@ def test_a_killed_sampler_of_transitions_is_replaced_and_changes_no_bit(tmp_path
     assert_same_run_and_replay(whole, killed)
     (notice,) = (notice for notice in read_metadata(killed)["notices"] if "another one takes its place" in notice)
     assert "sampler 1 (environment 1; the last it entered was 1) was killed by SIGKILL" in notice
+
+
+def test_an_environment_that_raises_in_a_sampler_is_named_with_the_step_of_the_run(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"at step \d+ of the run, environment [01] \(seed \d+\)"):
+        train(off_policy_config("dqn", tmp_path, env_id="env_samples:Sample/Trouble-v0", samplers=2, eval_episodes=0))
+
+
+def test_environments_that_cannot_be_saved_start_anew_in_samplers(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"samplers": 2, "policy_lag": 1, "total_timesteps": 96, "eval_episodes": 0}
+    run_dir = train_with_stops(
+        off_policy_config("dqn", tmp_path, env_id="env_samples:Sample/Forgetful-v0", **changes), [20]
+    )
+    assert read_metadata(run_dir)["resume_mode"] == "episode-boundary"
 
 
 def test_a_fork_may_add_samplers_to_a_run_with_a_replay(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class SampledDriver(ReplayDriver[Any]):
     def _reset(self, seeds: list[int]) -> None:
         groups = self.rounds.groups
         groups.reset(seeds)
-        groups.restore(groups.states)
+        groups.restore([replace(state, env=None) for state in groups.states])
         self.env.normalizers.begin(groups.observation())
         self._go_on()
 
