@@ -102,6 +102,7 @@ class SampledRounds:
         self._before_update: dict[str, Any] | None = None  # weights of the next round, where they are not the latest
         self._acted: dict[str, Any] | None = None  # those of the round in progress
         self._order: RoundOrder
+        self._length = 0  # steps of the latest round
         self.updates_behind = 0  # how old the weights of the latest round were, in updates
         # Statistics that every step changes are exchanged at every step.
         self.longest = LONGEST_ROUND if env.normalizers.observation is None else 1
@@ -132,7 +133,7 @@ class SampledRounds:
     @property
     def bytes_moved(self) -> int:
         """Bytes of the latest round and of the weights that it was taken with."""
-        return len(self._order.steps) * self._step_bytes + self.groups.weight_bytes
+        return self._length * self._step_bytes + self.groups.weight_bytes
 
     def show(self, session: TrainingSession) -> None:
         """Add what samplers cost to the rows of a session."""
@@ -145,15 +146,15 @@ class SampledRounds:
         """Return the steps of the round that begins at `step`, or None if `interrupted()` became true."""
         if not self.groups.pool.collecting:
             self._begin(step)
-        order = self._order
         groups: list[CollectedRound] | None = self.groups.wait(interrupted)
         if groups is None:
             return None
+        self._length = len(self._order.steps)
         stream_state(self.stream, unpacked(groups[0].generator))  # all samplers have drawn the same numbers
         self.actor.load_acting_state(unpacked(groups[0].acting))
         self.updates_behind = int(self._acted is not None)
         events = events_in_order(groups)
-        return [self._taken(number, len(order.steps), groups, events) for number in range(len(order.steps))]
+        return [self._taken(number, groups, events) for number in range(self._length)]
 
     def look_ahead(self, step: int, *, update_follows: bool) -> None:
         """With a lag, let the samplers begin the round after the one that was taken, before the run learns from it."""
@@ -178,13 +179,11 @@ class SampledRounds:
         )
         self.groups.begin(self._order, self.actor.acting_weights() if self._acted is None else self._acted)
 
-    def _taken(
-        self, number: int, steps: int, groups: Sequence[CollectedRound], events: Mapping[int, StepEvents]
-    ) -> TakenStep:
+    def _taken(self, number: int, groups: Sequence[CollectedRound], events: Mapping[int, StepEvents]) -> TakenStep:
         """Return one step of a round as a run without samplers would see it."""
         columns, following = self._columns, number + 1
         # Copied, since samplers write the next round to the same memory.
-        if following == steps:
+        if following == self._length:
             obs, mask = self.groups.observation(), self.groups.mask()
         else:
             obs = map_observation(lambda column: column[following].copy(), columns["observation"])
