@@ -10,12 +10,18 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
+from gymnasium import spaces
 
 from harness import assert_same_state, evaluation_rows, final_state, metric_rows, train_with_stops, weights
 from processes import Launcher, assert_survives_kills, uninterrupted
 from replays import OFF_POLICY_TASKS, assert_same_replay, assert_same_run_and_replay, off_policy_config
+from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.params.dqn_params import DQNParams
+from rl_training.algorithms.td3 import TD3
 from rl_training.errors import ConfigError, EnvironmentFailure
 from rl_training.experiment.runs import read_metadata
+from rl_training.runtime.samplers.groups import SampledGroups
 from rl_training.runtime.samplers.pool import SamplerPool
 from rl_training.runtime.workflows import resume, train
 
@@ -92,6 +98,54 @@ def test_what_is_collected_with_a_lag_does_not_depend_on_rows_and_checkpoints(tm
     assert_same_replay(often, seldom)
     alone = uninterrupted(off_policy_config("td3", tmp_path / "alone", **{**changes, "policy_lag": 0}))
     assert any(not one.equal(weights(alone)[path]) for path, one in weights(often).items())
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_samplers_act_with_the_weights_from_before_the_last_update_or_with_the_latest(tmp_path: Path, lag: int) -> None:
+    learned: list[torch.Tensor] = []
+    acted: list[torch.Tensor] = []
+    update, begin = TD3.update, SampledGroups.begin
+
+    def noted(weights: Any) -> torch.Tensor:
+        return torch.cat([tensor.detach().flatten() for tensor in weights["actor"].values()]).clone()
+
+    def updating(algorithm: TD3, *arguments: Any) -> Any:
+        if not learned:
+            learned.append(noted(algorithm.acting_weights()))
+        metrics = update(algorithm, *arguments)
+        learned.append(noted(algorithm.acting_weights()))
+        return metrics
+
+    def beginning(groups: SampledGroups, order: Any, weights: Any) -> None:
+        now = noted(weights)
+        if not acted or not now.equal(acted[-1]):
+            acted.append(now)
+        begin(groups, order, weights)
+
+    settings = {**ROUNDS, "algo_kwargs": {**ROUNDS["algo_kwargs"], "policy_delay": 1}}
+    with mock.patch.object(TD3, "update", updating), mock.patch.object(SampledGroups, "begin", beginning):
+        train(off_policy_config("td3", tmp_path, samplers=1, policy_lag=lag, total_timesteps=100, **settings))
+    assert len(learned) > 5
+    expected = learned[: -1 - lag]  # nothing is collected after the last update
+    assert len(acted) == len(expected)
+    assert all(map(torch.equal, acted, expected))
+
+
+def test_samplers_get_the_networks_that_act_and_a_subclass_has_to_name_its_own() -> None:
+    class Own(DQN):
+        pass
+
+    def made(algorithm: type[DQN]) -> DQN:
+        parts: Any = {"device": torch.device("cpu"), "generator": torch.Generator()}
+        return algorithm(DQNParams(), spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2), **parts)
+
+    assert list(made(DQN).acting_weights()) == ["model"]
+    assert list(made(Own).acting_weights()) == ["model", "target_model"]
+    one, other = made(Own), made(Own)
+    with torch.no_grad():
+        one.optimizer.values.add_(1.0)
+    other.load_acting_weights(one.acting_weights())
+    assert_same_state(one.model.state_dict(), other.model.state_dict())
 
 
 def test_samplers_take_all_steps_of_a_round_at_once_and_say_so(tmp_path: Path) -> None:
