@@ -150,9 +150,14 @@ def test_samplers_get_the_networks_that_act_and_a_subclass_has_to_name_its_own()
 
 
 def test_restored_weights_have_to_be_those_of_the_networks_that_act() -> None:
-    weights = {"actor": {"weight": torch.zeros(2), "bias": torch.zeros(1)}}
+    weights: dict[str, Any] = {"actor": {"weight": torch.zeros(2), "bias": torch.zeros(1)}}
+    unfitting: list[dict[str, Any]] = [
+        {"actor": {"weight": torch.ones(2)}},
+        {**weights, "critic": {"w": torch.ones(1)}},
+        {},
+    ]
     check_weights(weights, {"actor": {"weight": torch.ones(2), "bias": torch.ones(1)}}, "before_update")
-    for found in ({"actor": {"weight": torch.ones(2)}}, {**weights, "critic": weights["actor"]}, {}):
+    for found in unfitting:
         with pytest.raises(ValueError, match="before_update does not hold the weights of the networks that act"):
             check_weights(weights, found, "before_update")
 
