@@ -32,7 +32,7 @@ def _online(source: str, steps: int) -> tuple[str, ...]:
     return (f"dataset={source}/expert-v0", *FROM_A_DATASET, *length)
 
 
-TEN, TWENTY = tuple(range(1, 11)), tuple(range(1, 21))
+TEN, TWENTY, THIRTY = (tuple(range(1, count + 1)) for count in (10, 20, 30))
 """Where five seeds a side could not tell the sides apart; final policies on medium-replay vary most."""
 
 CELLS = {
@@ -41,7 +41,7 @@ CELLS = {
         _cell("bc-pendulum", "dataset=pendulum/medium-replay-v0", label="replay"),
         _cell("bc-pendulum", "dataset=pendulum/medium-replay-v0", "algo_kwargs.top_fraction=0.1", label="top10"),
         _cell("td3_bc-pendulum", sides=BOTH, seeds=TWENTY),
-        _cell("iql-pendulum", sides=BOTH, seeds=TWENTY),
+        _cell("iql-pendulum", sides=BOTH, seeds=THIRTY),
         _cell("cql-pendulum", "dataset=pendulum/expert-v0", *PLAIN_SAC, label="plain_sac"),
         _cell("cql-pendulum", sides=BOTH),
         _cell("rebrac-pendulum"),
