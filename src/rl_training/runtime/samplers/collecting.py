@@ -26,7 +26,8 @@ from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 from rl_training.runtime.collector import checked_mask, checked_memory
 from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.samplers.own_rows import example_action
-from rl_training.runtime.samplers.pool import SamplerPool, sampler_context, split_rows
+from rl_training.runtime.samplers.pool import SamplerPool, split_rows
+from rl_training.runtime.samplers.process_transport import ProcessTransport
 from rl_training.runtime.samplers.sampler import Collected, GroupState, Order, SamplerSetup, TruncatedEpisodes
 from rl_training.runtime.samplers.shared_memory import (
     RolloutForm,
@@ -85,12 +86,13 @@ class SampledCollector:
         self._waits = _NO_WAITS.copy()
         assert config.samplers is not None
         self._rows = split_rows(env.num_envs, config.samplers)
-        context, seen = sampler_context(), self._seen_space
+        transport, seen = ProcessTransport(), self._seen_space
+        memory = transport.memory
         example = example_action(actor, seen, env.num_envs, controls)
         form = RolloutForm(num_steps, env.num_envs, seen, mask_width(env.action_space), example)
-        self._weights = SharedWeights(context, actor.learned_weights())
+        self._weights = SharedWeights(memory, actor.learned_weights())
         # With a lag, one is learned from while the other is filled.
-        self._rollouts = tuple(SharedRollout(context, form) for _ in range(2 if self.lag else 1))
+        self._rollouts = tuple(SharedRollout(memory, form) for _ in range(2 if self.lag else 1))
         self._storages = [RolloutStorage.over(rollout.columns(ALL)) for rollout in self._rollouts]
         setup = SamplerSetup(
             code=AdoptedCode(uses_of(named_code(config, callbacks=False))),
@@ -104,9 +106,9 @@ class SampledCollector:
             controls=dict(controls),
             weights=self._weights,
             rollouts=self._rollouts,
-            progress=SharedArray(context, (config.samplers, 2), np.int64),
+            progress=SharedArray(memory, (config.samplers, 2), np.int64),
         )
-        self.pool = env.pool = SamplerPool(setup, self._rows, timeout=env.timeout, report=report)
+        self.pool = env.pool = SamplerPool(setup, self._rows, timeout=env.timeout, report=report, transport=transport)
         self._states = self._reset(derive_seeds(self.seed, "environment", count=env.num_envs))
 
     @property

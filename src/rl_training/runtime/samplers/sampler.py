@@ -54,6 +54,14 @@ class SamplerSetup:
     progress: SharedArray
     """[num_samplers, 2] how often each sampler entered an environment, and which it entered last."""
 
+    def outgoing(self) -> list[np.ndarray]:
+        """Return the shared arrays that the run writes and samplers read."""
+        return self.weights.arrays()
+
+    def incoming(self, order: Order, rows: slice) -> list[np.ndarray]:
+        """Return the shared arrays that the sampler of these environments fills to execute an order."""
+        return self.rollouts[order.rollout].arrays(rows)
+
 
 @dataclass(frozen=True)
 class Order:
