@@ -24,10 +24,10 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.own_code.run_code import named_code
 from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 from rl_training.runtime.collector import checked_mask, checked_memory
+from rl_training.runtime.samplers.backends import make_transport
 from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.samplers.own_rows import example_action
 from rl_training.runtime.samplers.pool import SamplerPool, split_rows
-from rl_training.runtime.samplers.process_transport import ProcessTransport
 from rl_training.runtime.samplers.sampler import Collected, GroupState, Order, SamplerSetup, TruncatedEpisodes
 from rl_training.runtime.samplers.shared_memory import (
     RolloutForm,
@@ -86,7 +86,7 @@ class SampledCollector:
         self._waits = _NO_WAITS.copy()
         assert config.samplers is not None
         self._rows = split_rows(env.num_envs, config.samplers)
-        transport, seen = ProcessTransport(), self._seen_space
+        transport, seen = make_transport(config, timeout=env.timeout), self._seen_space
         memory = transport.memory
         example = example_action(actor, seen, env.num_envs, controls)
         form = RolloutForm(num_steps, env.num_envs, seen, mask_width(env.action_space), example)

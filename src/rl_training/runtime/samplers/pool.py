@@ -68,7 +68,6 @@ class SamplerPool:
         self._order, self._states = order, states
         self._done.clear()
         self._replaced.clear()
-        self._moved = [(int(count), time.monotonic()) for count in self._progress[:, 0]]
         self._transport.publish(self._setup)
         for worker in self._workers:
             worker.send("collect", order)  # one that is gone is noticed by `wait`
@@ -80,6 +79,7 @@ class SamplerPool:
 
     def wait(self, interrupted: Callable[[], bool]) -> list[Collected] | None:
         """Return what all samplers have collected, or None if `interrupted()` becomes true; the next call continues."""
+        self._watch()
         while len(self._done) < len(self._workers):
             if interrupted():
                 return None
@@ -128,6 +128,10 @@ class SamplerPool:
             self._stop()
             raise result
         self._done[number] = result
+
+    def _watch(self) -> None:
+        """Judge samplers by their progress from now on: that of actors is seen only while they are waited for."""
+        self._moved = [(int(count), time.monotonic()) for count in self._progress[:, 0]]
 
     def _find_stuck(self) -> None:
         """Replace samplers that have not entered an environment for too long."""

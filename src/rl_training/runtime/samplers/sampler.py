@@ -122,7 +122,12 @@ class Collected:
 
 def run_sampler(connection: Connection, setup: SamplerSetup, number: int, rows: slice) -> None:
     """Execute commands until told to close or until the run's process is gone."""
-    serve_commands(connection, lambda: Sampler(setup, number, rows), f"sampler {number} failed")
+    serve_commands(connection, lambda: Sampler(setup, number, rows), failure_of(number))
+
+
+def failure_of(number: int) -> str:
+    """Return what introduces the traceback of an unexpected error in a sampler."""
+    return f"sampler {number} failed"
 
 
 class Sampler:
