@@ -31,4 +31,4 @@ def make_transport(config: TrainConfig, *, timeout: float) -> Transport[Any]:
 
 
 def _address(config: TrainConfig) -> str | None:
-    return config.ray_address or os.environ.get("RAY_ADDRESS")
+    return config.ray_address or os.environ.get("RAY_ADDRESS") or None

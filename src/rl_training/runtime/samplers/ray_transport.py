@@ -23,24 +23,30 @@ from rl_training.runtime.setup.ray_cluster import connect, disconnect, is_connec
 
 _WATCH = "watch"
 _SECONDS_BETWEEN_LOOKS = 1.0
+# An actor may be placed on a node that is gone without the cluster having noticed, and end before it was ready.
+_PLACEMENTS = 3
 
 
 class ActorLink:
     """The run's end of the connection to an actor."""
 
-    def __init__(self, transport: RayTransport, actor: Any, setup: SamplerSetup, number: int, rows: slice) -> None:
-        self._transport, self._actor, self._setup, self._number, self._rows = transport, actor, setup, number, rows
+    def __init__(self, transport: RayTransport, setup: SamplerSetup, number: int, rows: slice) -> None:
+        self._transport, self._setup, self._number, self._rows = transport, setup, number, rows
         self._sent: Any = None  # argument of the last command
-        self.pending: Any = None
-        self.look: Any = None
-        self.looked = time.monotonic()
+        self._look: Any = None  # at the actor's progress, if it was not answered yet
+        self._looked = time.monotonic()
         self._clock_offset = float("inf")  # from the actor's monotonic clock to that of the run
-        self._node, self._host = "", ""
+        self._node, self._host = "", ""  # known when it is ready
+        self._placed = 0
+        self._place()
 
-    def make(self, setup: Any) -> None:
-        """Let the actor make its sampler."""
-        self._sent = None
-        self.pending = self._actor.make.remote(setup, self._number, self._rows, dependency_versions())
+    def _place(self) -> None:
+        """Start an actor on some node."""
+        self._placed += 1
+        self._actor = self._transport.new_actor()
+        self.pending = self._actor.make.remote(
+            self._transport.sent_setup, self._number, self._rows, dependency_versions()
+        )
         self._where = self._actor.node.remote()
 
     def send(self, command: str, argument: Any = None) -> None:
@@ -62,7 +68,11 @@ class ActorLink:
         except ray.exceptions.RayTaskError as error:
             return False, EnvironmentFailure(f"sampler {self._number} failed: {error}")
         except ray.exceptions.RayError as error:
-            raise SamplerLost(self._cause(error)) from error
+            if self._host or self._placed >= _PLACEMENTS:
+                raise SamplerLost(self._cause(error)) from error
+            self.end()
+            self._place()
+            return self.receive(seconds)
         self.pending = None
         self._compare_clocks(answer.clock)
         result = pickle.loads(answer.result)
@@ -78,17 +88,17 @@ class ActorLink:
         """Write the actor's progress, as far as it has been answered, and ask again from time to time."""
         import ray
 
-        if self.look is not None and ray.wait([self.look], timeout=0)[0]:
-            look, self.look = self.look, None
+        if self._look is not None and ray.wait([self._look], timeout=0)[0]:
+            look, self._look = self._look, None
             try:
                 row, clock = ray.get(look)
             except ray.exceptions.RayError:
                 return  # `receive` says what has happened
             self._compare_clocks(clock)
             self._setup.progress.view()[self._number] = row
-        if self.look is None and time.monotonic() - self.looked > every:
-            self.looked = time.monotonic()
-            self.look = self._actor.progress.options(concurrency_group=_WATCH).remote()
+        if self._look is None and time.monotonic() - self._looked > every:
+            self._looked = time.monotonic()
+            self._look = self._actor.progress.options(concurrency_group=_WATCH).remote()
 
     def close(self) -> Any:
         """Let the actor close its environments; return a reference to the end of that."""
@@ -111,9 +121,11 @@ class ActorLink:
         if not self._host:
             return f"ended before it was ready ({type(error).__name__})"
         name = f"node {self._host} ({self._node[:8]})"
-        if any(node["NodeID"] == self._node and node["Alive"] for node in ray.nodes()):
-            return f"died on {name} ({type(error).__name__})"
-        return f"was lost with {name}"
+        if all(node["NodeID"] != self._node or not node["Alive"] for node in ray.nodes()):
+            return f"was lost with {name}"
+        if isinstance(error, ray.exceptions.ActorUnavailableError):
+            return f"can no longer be reached on {name}"  # the cluster may find out later that the node is gone
+        return f"died on {name} ({type(error).__name__})"
 
 
 class RayTransport:
@@ -128,9 +140,9 @@ class RayTransport:
             start_here(samplers) if address is None else connect(address, place="ray_address")
         self.memory = MirroredMemory()
         self.published: Any = None
-        self._setup: Any = None
+        self.sent_setup: Any = None
         self._every = min(_SECONDS_BETWEEN_LOOKS, timeout / 4)
-        self._actor = ray.remote(
+        self._actor_class = ray.remote(
             num_cpus=1,
             scheduling_strategy="SPREAD",
             max_restarts=0,
@@ -149,14 +161,16 @@ class RayTransport:
         """Start an actor; its first reply says that it is ready."""
         import ray
 
-        if self._setup is None:
+        if self.sent_setup is None:
             try:
-                self._setup = ray.put(ray.cloudpickle.dumps(setup))
+                self.sent_setup = ray.put(ray.cloudpickle.dumps(setup))
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 raise not_movable(error) from error
-        link = ActorLink(self, self._actor.remote(), setup, number, rows)
-        link.make(self._setup)
-        return link
+        return ActorLink(self, setup, number, rows)
+
+    def new_actor(self) -> Any:
+        """Return an actor, which Ray starts when and where there is a CPU for it."""
+        return self._actor_class.remote()
 
     def publish(self, setup: SamplerSetup) -> None:
         """Put what the run has written into the object store, for the next rollout."""
@@ -187,7 +201,7 @@ class RayTransport:
         for link in links:
             link.end()
         links.clear()
-        self.published = self._setup = None
+        self.published = self.sent_setup = None
         if self._connected:
             self._connected = False
             disconnect()
