@@ -17,7 +17,7 @@ from rl_training.algorithms.ppo import PPO
 from rl_training.data.observations import sample_batch
 from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.runtime.samplers.own_rows import OwnRows, check_rows_alone, convolve_own_rows
-from rl_training.runtime.setup import ray_cluster
+from rl_training.runtime.sweep import ray_cluster
 from rl_training.runtime.workflows import train
 
 

@@ -16,10 +16,10 @@ from harness import evaluation_rows, metric_rows, tiny_config, weights
 from rl_training.envs.workers.shared_rows import SharedArray
 from rl_training.errors import EnvironmentFailure
 from rl_training.runtime.samplers import collecting
-from rl_training.runtime.samplers.mirrored_memory import MirroredMemory, snapshot, write
-from rl_training.runtime.samplers.ray_sampler import COLLECT, RaySampler
 from rl_training.runtime.samplers.sampler import SamplerSetup
-from rl_training.runtime.samplers.transport import SamplerLost
+from rl_training.runtime.samplers.transport.mirrored_memory import MirroredMemory, snapshot, write
+from rl_training.runtime.samplers.transport.protocol import SamplerLost
+from rl_training.runtime.samplers.transport.ray_sampler import COLLECT, RaySampler
 from rl_training.runtime.workflows import train
 
 

@@ -24,7 +24,6 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.own_code.run_code import named_code
 from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 from rl_training.runtime.collector import checked_mask, checked_memory
-from rl_training.runtime.samplers.backends import make_transport
 from rl_training.runtime.samplers.environments import SampledEnvironments
 from rl_training.runtime.samplers.own_rows import example_action
 from rl_training.runtime.samplers.pool import SamplerPool, split_rows
@@ -37,6 +36,7 @@ from rl_training.runtime.samplers.shared_memory import (
     packed,
     unpacked,
 )
+from rl_training.runtime.samplers.transport.backends import make_transport
 from rl_training.runtime.setup.restored_state import check_form
 from rl_training.runtime.setup.streams import derive_seeds
 

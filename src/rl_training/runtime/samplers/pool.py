@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from rl_training.errors import ConfigError, EnvironmentFailure
-from rl_training.runtime.samplers.process_transport import ProcessTransport
 from rl_training.runtime.samplers.sampler import Collected, GroupState, Order, SamplerSetup
-from rl_training.runtime.samplers.transport import SamplerLost, Transport
+from rl_training.runtime.samplers.transport.process_transport import ProcessTransport
+from rl_training.runtime.samplers.transport.protocol import SamplerLost, Transport
 
 # Packages are imported, environments made and kernels compiled before a sampler's first reply.
 _STARTUP_SECONDS = 300.0

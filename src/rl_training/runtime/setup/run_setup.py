@@ -28,8 +28,8 @@ from rl_training.runtime.acting.films import Films
 from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.recording.trackers.opening import check_trackers
 from rl_training.runtime.run_utils import resolve_device
-from rl_training.runtime.samplers.backends import check_backend
 from rl_training.runtime.samplers.environments import SampledEnvironments
+from rl_training.runtime.samplers.transport.backends import check_backend
 from rl_training.runtime.setup.acceleration import accelerate, accelerate_collecting, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
 from rl_training.runtime.setup.dataset_setup import DatasetTask, check_same_dataset, dataset_record, with_dataset

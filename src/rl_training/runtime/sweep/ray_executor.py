@@ -19,9 +19,9 @@ from rl_training.experiment.checkpoints import newest_sound_checkpoint
 from rl_training.experiment.manager import Runner
 from rl_training.experiment.runs import claim_directory, dependency_versions
 from rl_training.experiment.sweeps import FAILED, RUNNING, BenchmarkRunRecord
-from rl_training.runtime.setup.ray_cluster import check_installed, connect
 from rl_training.runtime.signals import SignalGuard
 from rl_training.runtime.sweep.executors import SAID, STARTED, Begin, Report, Seeds, label_of
+from rl_training.runtime.sweep.ray_cluster import check_installed, connect
 from rl_training.runtime.sweep.ray_worker import PACKED, PART, Assignment, Mailbox, MovableRunner, train_on_node
 from rl_training.runtime.sweep.run_transfer import RunPacker, unpack_run
 

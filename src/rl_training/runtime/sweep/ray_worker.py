@@ -19,8 +19,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from rl_training.experiment.sweeps import BenchmarkRunRecord
 from rl_training.runtime.callbacks import Callback, TrainingEvent
-from rl_training.runtime.setup.ray_cluster import check_versions
 from rl_training.runtime.sweep.executors import WatchableRunner, train_elsewhere
+from rl_training.runtime.sweep.ray_cluster import check_versions
 from rl_training.runtime.sweep.run_transfer import PartReader, RunPacker, unpack_run
 
 PART, PACKED = "part", "packed"

@@ -11,7 +11,7 @@ from typing import Any
 from rl_training.envs.workers.processes import CLOSE_SECONDS, WorkerProcess, end_workers, fresh_processes
 from rl_training.errors import ConfigError
 from rl_training.runtime.samplers.sampler import SamplerSetup, run_sampler
-from rl_training.runtime.samplers.transport import SamplerLost
+from rl_training.runtime.samplers.transport.protocol import SamplerLost
 
 IMPORTED = ("rl_training.runtime.samplers.sampler",)
 

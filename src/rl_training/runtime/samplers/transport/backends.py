@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from rl_training.experiment.config import TrainConfig
-from rl_training.runtime.samplers.process_transport import ProcessTransport
-from rl_training.runtime.samplers.ray_transport import RayTransport
-from rl_training.runtime.samplers.transport import Transport
-from rl_training.runtime.setup.ray_cluster import check_address, check_installed, is_connected
+from rl_training.runtime.samplers.transport.process_transport import ProcessTransport
+from rl_training.runtime.samplers.transport.protocol import Transport
+from rl_training.runtime.samplers.transport.ray_transport import RayTransport
+from rl_training.runtime.sweep.ray_cluster import check_address, check_installed, is_connected
 
 
 def check_backend(config: TrainConfig) -> None:

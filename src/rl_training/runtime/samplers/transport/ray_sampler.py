@@ -12,9 +12,9 @@ import numpy as np
 
 from rl_training.envs.families.sdl import silence_sdl
 from rl_training.envs.workers.serving import sendable
-from rl_training.runtime.samplers.mirrored_memory import snapshot, write
 from rl_training.runtime.samplers.sampler import Sampler, SamplerSetup, failure_of
-from rl_training.runtime.setup.ray_cluster import check_versions
+from rl_training.runtime.samplers.transport.mirrored_memory import snapshot, write
+from rl_training.runtime.sweep.ray_cluster import check_versions
 
 COLLECT = "collect"
 

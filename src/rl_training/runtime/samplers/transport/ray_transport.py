@@ -14,12 +14,12 @@ from typing import Any
 from rl_training.envs.workers.processes import CLOSE_SECONDS
 from rl_training.errors import ConfigError, EnvironmentFailure
 from rl_training.experiment.runs import dependency_versions
-from rl_training.runtime.samplers.mirrored_memory import MirroredMemory, snapshot, write
-from rl_training.runtime.samplers.process_transport import not_movable
-from rl_training.runtime.samplers.ray_sampler import COLLECT, Answer, RaySampler
 from rl_training.runtime.samplers.sampler import Collected, SamplerSetup
-from rl_training.runtime.samplers.transport import SamplerLost
-from rl_training.runtime.setup.ray_cluster import connect, disconnect, is_connected, start_here
+from rl_training.runtime.samplers.transport.mirrored_memory import MirroredMemory, snapshot, write
+from rl_training.runtime.samplers.transport.process_transport import not_movable
+from rl_training.runtime.samplers.transport.protocol import SamplerLost
+from rl_training.runtime.samplers.transport.ray_sampler import COLLECT, Answer, RaySampler
+from rl_training.runtime.sweep.ray_cluster import connect, disconnect, is_connected, start_here
 
 _WATCH = "watch"
 _SECONDS_BETWEEN_LOOKS = 1.0
