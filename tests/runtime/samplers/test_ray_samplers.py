@@ -25,6 +25,7 @@ from rl_training.experiment.runs import read_metadata
 from rl_training.install_hint import install_hint
 from rl_training.runtime.samplers.pool import SamplerPool
 from rl_training.runtime.workflows import resume, train
+from sweep_runs import only_summary, run_dirs, sweep_config
 
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason=f"Ray is not installed: {install_hint('ray')}")
 pytestmark = pytest.mark.slow
@@ -324,6 +325,21 @@ def test_code_of_ones_own_reaches_the_actors(cluster: Any, tmp_path: Path, monke
     }
     here = _train(tiny_config(tmp_path / "here", samplers=2, num_envs=4, **settings))
     assert_same_run(_train(_on(cluster, tmp_path / "there", **settings)), here)
+
+
+def test_seeds_on_a_cluster_have_their_samplers_there(cluster: Any, tmp_path: Path) -> None:
+    here = train(sweep_config(tmp_path / "here", 11, 13, samplers=1))
+    config = sweep_config(tmp_path / "there", 11, 13, samplers=1, sampler_backend="ray")
+    subprocess.run(
+        command(*train_arguments(config, tmp_path), "--executor", "ray", "--ray-address", cluster.address),
+        check=True,
+        timeout=300,
+        env=process_environment(),
+    )
+    assert here.benchmark_summary_path is not None
+    ours, theirs = (run_dirs(path) for path in (only_summary(tmp_path / "there"), here.benchmark_summary_path))
+    for seed in (11, 13):
+        assert_same_run(ours[seed], theirs[seed])
 
 
 def test_an_environment_that_raises_in_an_actor_is_named_with_the_step_of_the_run(cluster: Any, tmp_path: Path) -> None:
