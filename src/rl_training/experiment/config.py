@@ -66,6 +66,7 @@ class TrainConfig:
         **rules(FREE, "total_timesteps", "output_dir", "eval_episodes", "eval_interval", "log_interval"),
         **rules(FREE, "checkpoint_interval", "keep_checkpoints", "deterministic", "torch_threads"),
         **rules(FREE, "acceleration", "callbacks", "samplers", "sampler_backend", "policy_lag"),
+        **rules(FREE, "ray_address"),
         **rules(FREE, "name", "tags", "early_stopping", "tracking", "video"),
         **rules(ALGORITHM, "algo"),
         **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
@@ -109,8 +110,13 @@ class TrainConfig:
     """Processes that hold a copy of the policy and collect, each in its share of the environments, with the same
     results however many they are; null: the run itself collects."""
 
-    sampler_backend: Literal["process"] = "process"
-    """Where samplers run: `process`: on this machine, with shared memory and one thread each."""
+    sampler_backend: Literal["process", "ray"] = "process"
+    """Where samplers run, with the same results: `process`: on this machine, with shared memory and one thread each;
+    `ray`: as actors with one CPU each, spread over a Ray cluster (extra `ray`)."""
+
+    ray_address: NonEmptyText | None = None
+    """Address of the Ray cluster for `sampler_backend: ray`, such as `10.0.0.5:6379`; null: that of the variable
+    RAY_ADDRESS, or else one that is started on this machine and ends with the run."""
 
     policy_lag: Literal[0, 1] = 0
     """1: samplers collect with the weights from before the last update, or round of updates, while it is made; 0: they

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
 
 CLOSE_SECONDS = 5.0
 """How long a process that was told to end may take."""
@@ -49,7 +49,10 @@ class WorkerProcess:
         self.connection.close()
 
 
-def end_workers(workers: list[WorkerProcess]) -> None:
+AnyWorker = TypeVar("AnyWorker", bound=WorkerProcess)
+
+
+def end_workers(workers: list[AnyWorker]) -> None:
     """Kill all workers, then wait for each and forget them."""
     for worker in workers:
         if worker.process.is_alive():

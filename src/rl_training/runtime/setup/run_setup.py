@@ -29,6 +29,7 @@ from rl_training.runtime.acting.policy import Policy
 from rl_training.runtime.recording.trackers.opening import check_trackers
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.samplers.environments import SampledEnvironments
+from rl_training.runtime.samplers.transport.backends import check_backend
 from rl_training.runtime.setup.acceleration import accelerate, accelerate_collecting, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
 from rl_training.runtime.setup.dataset_setup import DatasetTask, check_same_dataset, dataset_record, with_dataset
@@ -79,6 +80,7 @@ class RunSetup:
         self.spec = get_algorithm_spec(self.config.algo)
         self.params = algorithm_params(self.config)
         check_trackers(self.config)
+        check_backend(self.config)
         self.device: torch.device = resolve_device(self.config.device)
         self.state: dict[str, Any] | None = None
         """State of the checkpoint to continue from, until it is loaded."""
