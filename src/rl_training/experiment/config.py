@@ -17,6 +17,7 @@ from rl_training.experiment.configuration.config_blocks import (
     TrackingParams,
     VideoParams,
 )
+from rl_training.experiment.configuration.device_checks import check_devices
 from rl_training.experiment.configuration.env_params import check_env_kwargs
 from rl_training.experiment.configuration.fork_rules import (
     ALGORITHM,
@@ -68,7 +69,7 @@ class TrainConfig:
         **rules(FREE, "acceleration", "callbacks", "samplers", "sampler_backend", "policy_lag"),
         **rules(FREE, "name", "tags", "early_stopping", "tracking", "video"),
         **rules(ALGORITHM, "algo"),
-        **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
+        **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs", "devices"),
         **rules(DATASET, "dataset"),
         **rules(STREAMS, "seed", "device"),
         **rules(START, "init"),
@@ -96,6 +97,11 @@ class TrainConfig:
 
     device: Annotated[str, Predicate(_is_device), DocInfo("auto, cpu, cuda, cuda:N or mps")] = "auto"
     """Device of the networks; auto: a GPU if there is one."""
+
+    devices: Annotated[int, Ge(1)] | None = None
+    """Learners that share the environments and every batch, and learn the same weights: each a process, on a GPU of its
+    own if there are any; null: one. `num_envs` and sizes of batches count for all together. For algorithms that learn
+    on-policy or from a replay."""
 
     num_envs: Annotated[int, Ge(1)] = 1
     """Parallel copies of the environment."""
@@ -215,7 +221,8 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
     values, problems = check_record(
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )
-    for check in (_check_algorithm, _check_environment, check_blocks, check_callbacks, check_samplers, _check_dataset):
+    parts = (check_blocks, check_callbacks, check_samplers, check_devices, _check_dataset)
+    for check in (_check_algorithm, _check_environment, *parts):
         problems += check(values)
     if not problems:
         problems += _check_tasks(values)

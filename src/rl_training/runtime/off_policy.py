@@ -28,6 +28,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.ranks.opening import open_session
 from rl_training.runtime.session import TrainingSession, TrainResult
 from rl_training.runtime.setup.mixed_dataset import mix_dataset
 from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
@@ -41,7 +42,7 @@ def train_off_policy(
     checkpoint: ResumePoint | None = None,
 ) -> TrainResult:
     """Train an off-policy algorithm as configured, or continue from a checkpoint."""
-    with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
+    with open_session(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         algorithm, collector, mix = begin_off_policy(session)
         while not session.done:
             _train_step(session, algorithm, collector, mix)
@@ -60,7 +61,7 @@ def begin_off_policy(session: TrainingSession) -> tuple[OffPolicyAlgorithm, Repl
             ReplayDemand.of(session.config, session.params, env, action, mask),
             lambda: make_replay(session, env, action, algorithm.memory_size),
         ),
-        seed=session.config.seed,
+        seed=session.seed,
         device=session.device,
         generator=session.streams["policy"],
     )
@@ -146,8 +147,10 @@ def _train_step(
     with session.timed("collect"):
         session.count_episodes(collector.step(controls, random=before < params.learning_starts))
     # Steps beyond the horizon, if it is not a multiple of num_envs, count for no update.
-    after = min(before + collector.env.num_envs, session.config.total_timesteps)
-    updates = updates_due(before, after, params, made=session.update_count, stored=collector.replay.size)
+    steps = collector.env.num_envs * session.learners
+    after = min(before + steps, session.config.total_timesteps)
+    stored = session.fewest(collector.replay.size)
+    updates = updates_due(before, after, params, made=session.update_count, stored=stored)
     metrics: dict[str, Tensor] = {}
     with session.timed("update"):
         algorithm.steps_taken(before, after)
@@ -155,7 +158,7 @@ def _train_step(
             warn_of_small_replay(session, collector.replay.size, params.batch_size)
             session.collected()
             metrics = learn(session, algorithm, collector.replay, controls, updates, mix)
-    session.advance(collector.env.num_envs, metrics, updates=updates, check_finite=False)
+    session.advance(steps, metrics, updates=updates, check_finite=False)
 
 
 def learn(

@@ -1,0 +1,85 @@
+"""Runs of two learners: one run directory, the same weights, and the same bits after a stop and a resume."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from harness import assert_same_run, metric_rows, tiny_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.runs import read_metadata
+from rl_training.experiment.storage.state_files import read_state
+from rl_training.runtime.collector import EnvironmentDriver
+from rl_training.runtime.session import TrainResult
+from rl_training.runtime.workflows import resume, train
+
+REPLAY: dict[str, Any] = {"batch_size": 8, "buffer_size": 96, "learning_starts": 16, "hidden_sizes": [8]}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "ppo": {
+        "env_id": "Pendulum-v1",
+        "algo_kwargs": {"use_sde": True, "sde_sample_freq": 4, "target_kl": 0.01},
+        "env_kwargs": {"normalize_observation": True, "normalize_reward": True, "max_episode_steps": 23},
+    },
+    "sac": {
+        "env_id": "Pendulum-v1",
+        "algo_kwargs": REPLAY,
+        "env_kwargs": {"normalize_observation": True, "normalize_reward": True, "max_episode_steps": 23},
+    },
+    "dqn": {"algo_kwargs": {**REPLAY, "prioritized": True, "n_step": 3, "target_update_interval": 50}},
+}
+
+
+def rank_config(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
+    """Return a short run of two ranks with two environments each."""
+    return tiny_config(output_dir, algo=algo, **{"devices": 2, "num_envs": 4, **CONFIGS[algo], **changes})
+
+
+def _train_with_stops(config: TrainConfig, *stops: int) -> Path:
+    """Train, stop in the given steps of rank 0's environments, and resume until the run is complete."""
+    original, result = EnvironmentDriver._step_env, None
+    for stop in (*stops, None):
+        steps = 0
+
+        def counting(driver: Any, action: Any, stop: int | None = stop) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == stop:
+                signal.raise_signal(signal.SIGTERM)
+            return original(driver, action)
+
+        with mock.patch.object(EnvironmentDriver, "_step_env", counting):
+            result = train(config) if result is None else resume(result.run_dir)
+        assert result.status == ("completed" if stop is None else "interrupted")
+    assert isinstance(result, TrainResult)
+    return result.run_dir
+
+
+def test_two_ranks_train_one_run(tmp_path: Path) -> None:
+    result = train(rank_config("ppo", tmp_path, total_timesteps=192, eval_interval=None))
+    assert result.status == "completed"
+    assert [path.name for path in tmp_path.iterdir()] == [result.run_dir.name]
+    acceleration = read_metadata(result.run_dir)["acceleration"]
+    assert acceleration["kernel"] is None
+    assert "several learners" in acceleration["reason"]
+    rows = metric_rows(result.run_dir)
+    assert [row["global_step"] for row in rows] == [64, 128, 192, 192]
+    assert rows[2]["train_episodes"] == 8  # of 23 steps each, in four environments of 48 steps
+    state = read_state(result.checkpoint_path)
+    first, second = state["ranks"]
+    assert state["collector"]["observation"].shape == second["collector"]["observation"].shape == (2, 3)
+    assert not torch.equal(state["session"]["streams"]["torch"]["policy"], second["streams"]["torch"]["policy"])
+    assert first["moments"][0]["count"] == 4 * (1 + 48)  # of both ranks: first observations, and those of steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algo", "stops"), [("ppo", (10, 37)), ("sac", (9, 40)), ("dqn", (9, 40))])
+def test_a_stopped_run_of_two_ranks_continues_bit_for_bit(tmp_path: Path, algo: str, stops: tuple[int, ...]) -> None:
+    whole = train(rank_config(algo, tmp_path / "whole"))
+    assert whole.status == "completed"
+    stopped = _train_with_stops(rank_config(algo, tmp_path / "stopped"), *stops)
+    assert_same_run(whole.run_dir, stopped)
