@@ -142,6 +142,7 @@ class SAC(OffPolicyAlgorithm):
         "exploration",
         "updates",
     )
+    acting_parts: ClassVar[tuple[str, ...]] = ("exploration",)
     draws = NOTHING_DRAWN
     """What is random about the critics of the current update."""
 

@@ -22,15 +22,24 @@ REPLAY: dict[str, Any] = {"batch_size": 8, "buffer_size": 96, "learning_starts":
 CONFIGS: dict[str, dict[str, Any]] = {
     "ppo": {
         "env_id": "Pendulum-v1",
-        "algo_kwargs": {"use_sde": True, "sde_sample_freq": 4, "target_kl": 0.01},
+        "total_timesteps": 576,
+        "algo_kwargs": {"num_steps": 48, "use_sde": True, "sde_sample_freq": 4, "target_kl": 0.01},
         "env_kwargs": {"normalize_observation": True, "normalize_reward": True, "max_episode_steps": 23},
     },
     "sac": {
         "env_id": "Pendulum-v1",
-        "algo_kwargs": REPLAY,
+        "algo_kwargs": {**REPLAY, "use_sde": True, "sde_sample_freq": 4},
         "env_kwargs": {"normalize_observation": True, "normalize_reward": True, "max_episode_steps": 23},
     },
-    "dqn": {"algo_kwargs": {**REPLAY, "prioritized": True, "n_step": 3, "target_update_interval": 50}},
+    "dqn": {
+        "algo_kwargs": {
+            **REPLAY,
+            "prioritized": True,
+            "n_step": 3,
+            "target_update_interval": 50,
+            "repeat_exponent": 2.0,
+        }
+    },
 }
 
 
@@ -60,24 +69,24 @@ def _train_with_stops(config: TrainConfig, *stops: int) -> Path:
 
 
 def test_two_ranks_train_one_run(tmp_path: Path) -> None:
-    result = train(rank_config("ppo", tmp_path, total_timesteps=192, eval_interval=None))
+    result = train(rank_config("ppo", tmp_path, total_timesteps=384, eval_interval=None))
     assert result.status == "completed"
     assert [path.name for path in tmp_path.iterdir()] == [result.run_dir.name]
     acceleration = read_metadata(result.run_dir)["acceleration"]
     assert acceleration["kernel"] is None
     assert "several learners" in acceleration["reason"]
     rows = metric_rows(result.run_dir)
-    assert [row["global_step"] for row in rows] == [64, 128, 192, 192]
-    assert rows[2]["train_episodes"] == 8  # of 23 steps each, in four environments of 48 steps
+    assert [row["global_step"] for row in rows] == [192, 384, 384]
+    assert rows[1]["train_episodes"] == 16  # of 23 steps each, in four environments of 96 steps
     state = read_state(result.checkpoint_path)
     first, second = state["ranks"]
     assert state["collector"]["observation"].shape == second["collector"]["observation"].shape == (2, 3)
     assert not torch.equal(state["session"]["streams"]["torch"]["policy"], second["streams"]["torch"]["policy"])
-    assert first["moments"][0]["count"] == 4 * (1 + 48)  # of both ranks: first observations, and those of steps
+    assert first["moments"][0]["count"] == 4 * (1 + 96)  # of both ranks: first observations, and those of steps
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo", "stops"), [("ppo", (10, 37)), ("sac", (9, 40)), ("dqn", (9, 40))])
+@pytest.mark.parametrize(("algo", "stops"), [("ppo", (40, 60)), ("sac", (9, 40)), ("dqn", (9, 40))])
 def test_a_stopped_run_of_two_ranks_continues_bit_for_bit(tmp_path: Path, algo: str, stops: tuple[int, ...]) -> None:
     whole = train(rank_config(algo, tmp_path / "whole"))
     assert whole.status == "completed"
