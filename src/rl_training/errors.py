@@ -23,6 +23,10 @@ class ConfigError(AxiomError):
         super().__init__("\n".join(self.problems))
 
 
+class MeetingError(ConfigError):
+    """A rank of a run cannot reach the others, who will not report it."""
+
+
 class MissingExtraError(AxiomError):
     """A feature needs packages that are not installed."""
 

@@ -24,9 +24,8 @@ from rl_training.runtime.ranks.group import RankLost
 from rl_training.runtime.ranks.placement import Placement
 from rl_training.runtime.setup.run_setup import code_origin
 from rl_training.runtime.signals import STOPPING
-from rl_training.runtime.sweep.server import signals_held_back
+from rl_training.runtime.sweep.server import IMPORTED_BY_RANKS, signals_held_back
 
-IMPORTED = ("rl_training.runtime.on_policy", "rl_training.runtime.off_policy")
 _LOST_ANOTHER = 75  # exit status of a rank that ends because another one has
 
 
@@ -37,7 +36,7 @@ class RankProcesses:
         self._processes: list[BaseProcess] = []
         # Also runs when the object is deleted or the interpreter exits.
         self._stop = util.Finalize(self, _end, args=(self._processes,), exitpriority=100)
-        context = fresh_processes(*IMPORTED)
+        context = fresh_processes(*IMPORTED_BY_RANKS)
         for place in places:
             # Not a daemon: its environments may need processes.
             process = context.Process(

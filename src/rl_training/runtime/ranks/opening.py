@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from rl_training.errors import ConfigError
+from rl_training.errors import MeetingError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
@@ -75,7 +75,7 @@ def _join(place: Placement) -> Ranks:
             place.address, place.port, is_master=place.hosts, wait_for_workers=False, timeout=_STORE_SECONDS
         )
     except RuntimeError as error:
-        raise ConfigError(
+        raise MeetingError(
             f"MASTER_ADDR: the ranks cannot meet at {place.address}, port {place.port} "
             f"({str(error).splitlines()[0][:200]}); name an address of this machine and a free port"
         ) from error

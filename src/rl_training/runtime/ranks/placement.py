@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, MeetingError
 from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig, check_config
 from rl_training.runtime.ranks.share import Share
@@ -53,7 +53,7 @@ class Placement:
                 if time.monotonic() < deadline and isinstance(error, ConnectionRefusedError):
                     time.sleep(0.1)
                     continue
-                raise ConfigError(
+                raise MeetingError(
                     f"{_ADDRESS}: nobody answers at {self.address}, port {self.port} ({error}); start rank 0 there, or "
                     "let torchrun set it"
                 ) from error
@@ -107,3 +107,12 @@ def placed_config(config: TrainConfig, resume_point: ResumePoint | None) -> Trai
             "many, or leave devices out"
         )
     return check_config(replace(config, devices=count))
+
+
+def refuse_ranks_of_sweeps() -> None:
+    """Raise an error if this process is one of several ranks, which would all run the same sweep."""
+    if placement() is not None:
+        raise ConfigError(
+            f"benchmark.seeds: {_COUNT} says that this process is one rank of a single run; leave torchrun out and set "
+            "devices, or name one --seed"
+        )

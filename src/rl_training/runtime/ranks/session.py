@@ -78,6 +78,7 @@ class RankSession(TrainingSession):
     def start(self, algorithm: Any, collector: Any, replays: Sequence[Any] = ()) -> None:
         """Learn together, create or reopen the run directory, restore the checkpoint if there is one, and begin."""
         algorithm.share(self.ranks)
+        collector.steps_at_once *= self.learners  # messages name the steps of all ranks
         self._joint = JointMoments(self.setup.tasks[0].normalizers)
         super().start(algorithm, collector, replays)
         self._agree()
@@ -158,7 +159,7 @@ class RankSession(TrainingSession):
         if self.ranks.largest(error is not None)[0]:
             sentences = self.ranks.broadcast(self.ranks.gather(None if error is None else str(error)))
             rank, sentence = next((rank, text) for rank, text in enumerate(sentences) if text is not None)
-            raise NonFiniteError(f"rank {rank}: {sentence}")
+            raise NonFiniteError(f"rank {rank}: {sentence}" if None in sentences else sentence)
 
     def _log(self) -> dict[str, Any]:
         """Join the metrics of all ranks; rank 0 records and returns them as a row."""
