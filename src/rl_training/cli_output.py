@@ -19,7 +19,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from rl_training.envs.families.sdl import silence_sdl
-from rl_training.errors import AxiomError, ConfigError, MeetingError, RunFailure, StorageError, nearest
+from rl_training.errors import AxiomError, ConfigError, RunFailure, StorageError, nearest
 from rl_training.experiment.storage.printing import printable, printable_lines
 
 INTERRUPTED = 130
@@ -55,7 +55,7 @@ class Output:
 
             print(printable_lines("".join(traceback.format_exception(error))), file=sys.stderr)
         sentences, status = _explain(error)
-        for sentence in sentences if _speaks() or isinstance(error, MeetingError) else ():
+        for sentence in sentences if _speaks() or getattr(error, "of_every_rank", False) else ():
             print(f"axiomrl: error: {printable_lines(sentence)}", file=sys.stderr)
         if self.json:
             self.show({"error": "\n".join(sentences), "exit_status": status}, ())

@@ -13,6 +13,8 @@ class AxiomError(Exception):
     """Base class of all errors whose message is meant for the user."""
 
     exit_status = 2
+    of_every_rank = False
+    """Whether any rank of a run that torchrun has started prints the message, because rank 0 may be unable to."""
 
 
 class ConfigError(AxiomError):
@@ -24,7 +26,9 @@ class ConfigError(AxiomError):
 
 
 class MeetingError(ConfigError):
-    """A rank of a run cannot reach the others, who will not report it."""
+    """A rank of a run cannot reach the others."""
+
+    of_every_rank = True
 
 
 class MissingExtraError(AxiomError):

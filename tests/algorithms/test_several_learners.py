@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from gymnasium import spaces
 from torch import Tensor
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import ProcessGroupGloo, Store
 
 import ppo_parts
 import replay_parts
@@ -34,9 +35,9 @@ Learn = Callable[[Any, int, int], None]  # an algorithm learns from the rows [fi
 class GlooLearners:
     """One of several threads of this process that are connected by gloo."""
 
-    def __init__(self, store: dist.Store, rank: int, count: int) -> None:
+    def __init__(self, store: Store, rank: int, count: int) -> None:
         self.count = count
-        self._group = dist.ProcessGroupGloo(store, rank, count, datetime.timedelta(seconds=60))
+        self._group: Any = ProcessGroupGloo(store, rank, count, datetime.timedelta(seconds=60))
 
     def average(self, tensor: Tensor) -> Tensor:
         self._group.allreduce([tensor]).wait()
@@ -54,7 +55,7 @@ def _weights(algorithm: Algorithm) -> dict[str, Tensor]:
 
 def _apart(make: Callable[[], Any], learn: Learn, count: int = 2) -> list[dict[str, Tensor]]:
     """Let learners learn together, each from its rows, and return the weights of each."""
-    store = dist.HashStore()
+    store = HashStore()
 
     def one(rank: int) -> dict[str, Tensor]:
         algorithm = make()
@@ -112,7 +113,7 @@ def _from_replay(improve: Callable[[Any, Any, Tensor], Any], space: spaces.Space
         for number in range(UPDATES):
             batch = replay_parts.random_batch(space, rows=ROWS, seed=number)
             noise = torch.randn((2, ROWS, 2), generator=replay_parts.generator(number))
-            share = [value[first:last] if isinstance(value, Tensor) else value for value in batch]
+            share: Any = [value[first:last] if isinstance(value, Tensor) else value for value in batch]
             improve(algorithm, type(batch)(*share), noise[:, first:last])
 
     return learn
@@ -156,7 +157,7 @@ def test_two_learners_of_choices_equal_one_with_the_joined_batch(cls: Any, param
 
 def test_moments_of_several_learners_are_those_of_all_their_advantages() -> None:
     advantage = 1000.0 + _ppo_batch(18).advantage
-    store = dist.HashStore()
+    store = HashStore()
 
     def one(rank: int) -> Tensor:
         return joint_moments(advantage[6 * rank : 6 * (rank + 1)], GlooLearners(store, rank, 3))
@@ -171,7 +172,7 @@ def test_moments_of_several_learners_are_those_of_all_their_advantages() -> None
 
 def test_an_algorithm_without_an_optimizer_that_shares_is_refused() -> None:
     class OwnSteps(PPO):
-        parts = ("model",)
+        parts: Any = ("model",)
 
     algorithm = OwnSteps(
         ppo_parts.make_ppo().params,
@@ -181,4 +182,4 @@ def test_an_algorithm_without_an_optimizer_that_shares_is_refused() -> None:
         generator=ppo_parts.seeded(0),
     )
     with pytest.raises(ConfigError, match="devices: none of the parts of OwnSteps takes the mean"):
-        algorithm.share(GlooLearners(dist.HashStore(), 0, 1))
+        algorithm.share(GlooLearners(HashStore(), 0, 1))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_rank_runs import rank_config
 
 from harness import assert_same_run, tiny_config, weights
 from processes import Launcher, assert_survives_kills, newest_run, process_environment, train_arguments
@@ -20,6 +19,7 @@ from rl_training.experiment.checkpoints import list_checkpoints
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.workflows import train
+from short_runs import rank_config
 
 pytestmark = pytest.mark.slow
 

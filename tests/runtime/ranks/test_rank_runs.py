@@ -10,42 +10,14 @@ from unittest import mock
 import pytest
 import torch
 
-from harness import assert_same_run, metric_rows, tiny_config
+from harness import assert_same_run, metric_rows
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.storage.state_files import read_state
 from rl_training.runtime.collector import EnvironmentDriver
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.workflows import resume, train
-
-REPLAY: dict[str, Any] = {"batch_size": 8, "buffer_size": 96, "learning_starts": 16, "hidden_sizes": [8]}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "ppo": {
-        "env_id": "Pendulum-v1",
-        "total_timesteps": 576,
-        "algo_kwargs": {"num_steps": 48, "use_sde": True, "sde_sample_freq": 4, "target_kl": 0.01},
-        "env_kwargs": {"normalize_observation": True, "normalize_reward": True, "max_episode_steps": 23},
-    },
-    "sac": {
-        "env_id": "Pendulum-v1",
-        "algo_kwargs": {**REPLAY, "use_sde": True, "sde_sample_freq": 4},
-        "env_kwargs": {"normalize_observation": True, "normalize_reward": True, "max_episode_steps": 23},
-    },
-    "dqn": {
-        "algo_kwargs": {
-            **REPLAY,
-            "prioritized": True,
-            "n_step": 3,
-            "target_update_interval": 50,
-            "repeat_exponent": 2.0,
-        }
-    },
-}
-
-
-def rank_config(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
-    """Return a short run of two ranks with two environments each."""
-    return tiny_config(output_dir, algo=algo, **{"devices": 2, "num_envs": 4, **CONFIGS[algo], **changes})
+from short_runs import rank_config
 
 
 def _train_with_stops(config: TrainConfig, *stops: int) -> Path:
@@ -78,6 +50,7 @@ def test_two_ranks_train_one_run(tmp_path: Path) -> None:
     rows = metric_rows(result.run_dir)
     assert [row["global_step"] for row in rows] == [192, 384, 384]
     assert rows[1]["train_episodes"] == 16  # of 23 steps each, in four environments of 96 steps
+    assert result.checkpoint_path is not None
     state = read_state(result.checkpoint_path)
     first, second = state["ranks"]
     assert state["collector"]["observation"].shape == second["collector"]["observation"].shape == (2, 3)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import Store
 
 from rl_training.errors import (
     AxiomError,
@@ -41,11 +42,17 @@ class RankLost(RunFailure):
     """Another rank has ended before the run did."""
 
 
+def _ends_the_run(rank: int, cause: str) -> RankLost:
+    error = RankLost(f"rank {rank} {cause}, which ends the whole run; the last checkpoint is kept")
+    error.of_every_rank = rank == 0
+    return error
+
+
 class Ranks:
     """The ranks of a run as one of them sees them; all call the same methods in the same order."""
 
     def __init__(
-        self, share: Share, store: dist.Store, *, ended: Callable[[], dict[int, str]] = dict, close: Any = None
+        self, share: Share, store: Store, *, ended: Callable[[], dict[int, str]] = dict, close: Any = None
     ) -> None:
         """`ended` returns how ranks that this process has started have ended; `close` ends them."""
         self.rank, self.count = share.rank, share.count
@@ -136,21 +143,24 @@ class Ranks:
             raise self._lost(error) from error
 
     def _lost(self, error: RuntimeError) -> RunFailure:
+        """Return the error about the rank that is lost; other ranks than the first look for that one alone."""
         deadline = time.monotonic() + _SECONDS_TO_REPORT
-        with contextlib.suppress(RuntimeError):
+        try:
             self._store.set(f"alive/{self.rank}", "")
-            while self.leads and time.monotonic() < deadline:
-                self._raise_failure()
-                if ended := self._ended():
-                    return self._goes_on_from(*next(iter(ended.items())))
+            while time.monotonic() < deadline:
+                if self.leads:
+                    self._raise_failure()
+                    if ended := self._ended():
+                        return _ends_the_run(*next(iter(ended.items())))
+                elif self._store.check(["alive/0"]) or self._store.check(["failed/0"]):
+                    return RankLost("another rank has ended, which rank 0 reports")
                 time.sleep(_SECONDS_BETWEEN_CHECKS)
             gone = [rank for rank in range(self.count) if not self._store.check([f"alive/{rank}"])]
-            if gone:
-                return self._goes_on_from(gone[0], "has ended without a word")
+        except RuntimeError:  # the store is gone with the process that keeps it
+            gone = [] if self.leads else [0]
+        if gone:
+            return _ends_the_run(gone[0], "has ended without a word")
         return RankLost(f"the ranks of the run have lost each other ({str(error).splitlines()[0]})")
-
-    def _goes_on_from(self, rank: int, cause: str) -> RankLost:
-        return RankLost(f"rank {rank} {cause}, which ends the whole run; the last checkpoint is kept")
 
     def _raise_failure(self) -> None:
         """Raise the error that another rank has reported, if there is one."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore
 
 from rl_training.errors import MeetingError
 from rl_training.experiment.checkpoints import ResumePoint
@@ -58,12 +60,12 @@ def open_session(
 def _start_others(session: RankSession) -> Ranks:
     """Start the other ranks of a run whose rank 0 is this process."""
     share = session.setup.share
-    store = dist.TCPStore(_HERE, 0, is_master=True, wait_for_workers=False, timeout=_STORE_SECONDS)
+    store = TCPStore(_HERE, 0, is_master=True, wait_for_workers=False, timeout=_STORE_SECONDS)
     places = [
         Placement(Share(rank, share.count, rank), _HERE, store.port, hosts=False) for rank in range(1, share.count)
     ]
     processes = RankProcesses(session.config, session.setup.resume_point, places)
-    return Ranks(share, dist.PrefixStore("0", store), ended=processes.ended, close=processes.close)
+    return Ranks(share, PrefixStore("axiomrl/0/0", store), ended=processes.ended, close=processes.close)
 
 
 def _join(place: Placement) -> Ranks:
@@ -71,7 +73,7 @@ def _join(place: Placement) -> Ranks:
     place.check_address()
     number = next(_opened)
     try:
-        store = dist.TCPStore(
+        store = TCPStore(
             place.address, place.port, is_master=place.hosts, wait_for_workers=False, timeout=_STORE_SECONDS
         )
     except RuntimeError as error:
@@ -79,4 +81,5 @@ def _join(place: Placement) -> Ranks:
             f"MASTER_ADDR: the ranks cannot meet at {place.address}, port {place.port} "
             f"({str(error).splitlines()[0][:200]}); name an address of this machine and a free port"
         ) from error
-    return Ranks(place.share, dist.PrefixStore(str(number), store))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Ranks(place.share, PrefixStore(f"axiomrl/{attempt}/{number}", store))

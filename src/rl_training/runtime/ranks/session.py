@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from rl_training.algorithms.base import ActingAlgorithm
 from rl_training.envs.step import StepBatch, StepEvents
 from rl_training.errors import NonFiniteError, RunFailure
 from rl_training.experiment.checkpoints import ResumePoint
@@ -20,6 +22,8 @@ from rl_training.runtime.ranks.share import RANKS, Share
 from rl_training.runtime.ranks.silence import NoSignals, SilentRecorder
 from rl_training.runtime.recording.env_metrics import EnvironmentMetrics
 from rl_training.runtime.session import TrainingSession
+
+logger = logging.getLogger("rl_training")
 
 _QUESTIONS_PER_ANSWER = 32
 """How often a rank asks whether to stop before it asks the others: an exchange may take longer than a step."""
@@ -59,6 +63,7 @@ class RankSession(TrainingSession):
     def __enter__(self) -> RankSession:
         super().__enter__()
         try:
+            logger.info("%d learners with %d environments each", self.learners, self.setup.own_config.num_envs)
             self._ranks = self._find_others(self)
             self._ranks.connect(self.device)
         except BaseException as error:
@@ -78,6 +83,7 @@ class RankSession(TrainingSession):
     def start(self, algorithm: Any, collector: Any, replays: Sequence[Any] = ()) -> None:
         """Learn together, create or reopen the run directory, restore the checkpoint if there is one, and begin."""
         algorithm.share(self.ranks)
+        self._acting: ActingAlgorithm = algorithm
         collector.steps_at_once *= self.learners  # messages name the steps of all ranks
         self._joint = JointMoments(self.setup.tasks[0].normalizers)
         super().start(algorithm, collector, replays)
@@ -209,7 +215,7 @@ class RankSession(TrainingSession):
             self._of_others = [state for state, _, _ in sent]
             self._segments_of_others = [segment for _, own, _ in sent for segment in own]
             self._write_checkpoint(best=best)
-        self._checkpoint_path, self._saved = self.ranks.broadcast((self._checkpoint_path, self._saved))
+        self._checkpoint_path = self._follow(self._checkpoint_path)
         assert self._checkpoint_path is not None
         return self._checkpoint_path
 
@@ -220,7 +226,7 @@ class RankSession(TrainingSession):
             return shared
         return {
             **shared,
-            "acting": _on_host(self.algorithm.acting_state()),
+            "acting": _on_host(self._acting.acting_state()),
             "normalizers": self.setup.normalizer_state_dict(),
             "collector": self.collector.state_dict(),
             "counters": {**self.counters(), "times": dict.fromkeys(self._times, 0.0)},  # the clock is rank 0's
@@ -261,12 +267,10 @@ def _on_host(state: Any) -> Any:
 
 def _fingerprint(algorithm: Any) -> bytes:
     """Return a hash of all weights that learning changes."""
-    import hashlib
-
     digest = hashlib.blake2b(digest_size=16)
     for name in algorithm.parts:
         part = getattr(algorithm, name)
         if isinstance(part, torch.nn.Module):
             for parameter in part.parameters():
-                digest.update(np.ascontiguousarray(parameter.detach().cpu().numpy()))
+                digest.update(parameter.detach().cpu().numpy().tobytes())
     return digest.digest()

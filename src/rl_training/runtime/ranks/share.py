@@ -69,10 +69,11 @@ class Share:
     def of_state(self, state: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
         """Return a checkpoint's state as this rank saved it; raise an error if it has another number of ranks."""
         saved: list[Mapping[str, Any]] = state.get(RANKS, [])
-        if len(saved or [None]) != self.count:
+        ranks = len(saved) or 1
+        if ranks != self.count:
             raise CheckpointError(
                 f"checkpoint {checkpoint.path} is damaged: devices in its configuration is {self.count}, and its state "
-                f"is that of {len(saved or [None])}"
+                f"is that of {ranks}"
             )
         if self.rank == 0:
             return state
