@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -172,7 +172,7 @@ def test_moments_of_several_learners_are_those_of_all_their_advantages() -> None
 
 def test_an_algorithm_without_an_optimizer_that_shares_is_refused() -> None:
     class OwnSteps(PPO):
-        parts: Any = ("model",)
+        parts: ClassVar[Any] = ("model",)
 
     algorithm = OwnSteps(
         ppo_parts.make_ppo().params,

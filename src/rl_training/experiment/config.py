@@ -17,7 +17,6 @@ from rl_training.experiment.configuration.config_blocks import (
     TrackingParams,
     VideoParams,
 )
-from rl_training.experiment.configuration.device_checks import check_devices
 from rl_training.experiment.configuration.env_params import check_env_kwargs
 from rl_training.experiment.configuration.fork_rules import (
     ALGORITHM,
@@ -31,7 +30,6 @@ from rl_training.experiment.configuration.fork_rules import (
     rules,
 )
 from rl_training.experiment.configuration.names_elsewhere import unknown_parameter, unknown_top_level_key
-from rl_training.experiment.configuration.sampler_checks import check_samplers
 from rl_training.experiment.configuration.validation import (
     Problem,
     Source,
@@ -45,6 +43,8 @@ from rl_training.experiment.named_callbacks import check_callbacks
 from rl_training.experiment.registry import find_algorithm, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
 from rl_training.experiment.schedules import Schedule, as_schedule
 from rl_training.experiment.tasks import TASKS, check_suite, lists_environments, tasks_of
+from rl_training.experiment.workers.device_checks import check_devices
+from rl_training.experiment.workers.sampler_checks import check_samplers
 
 
 def _is_device(name: str) -> bool:

@@ -14,6 +14,7 @@ from harness import assert_same_run, metric_rows
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.storage.state_files import read_state
+from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.collector import EnvironmentDriver
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.workflows import resume, train
@@ -65,3 +66,24 @@ def test_a_stopped_run_of_two_ranks_continues_bit_for_bit(tmp_path: Path, algo: 
     assert whole.status == "completed"
     stopped = _train_with_stops(rank_config(algo, tmp_path / "stopped"), *stops)
     assert_same_run(whole.run_dir, stopped)
+
+
+class _StopAtCheckpoint(Callback):
+    """Ends the run at the given step, before learning has begun."""
+
+    def on_checkpoint(self, event: TrainingEvent) -> None:
+        if event.step >= 8:
+            event.request_stop("far enough")
+
+
+@pytest.mark.slow
+def test_rank_0_ends_the_run_for_all(tmp_path: Path) -> None:
+    settings = {"checkpoint_interval": 8, "log_interval": 300, "algo_kwargs": {"learning_starts": 200}}
+    stopped = train(rank_config("sac", tmp_path / "callback", **settings), callbacks=[_StopAtCheckpoint()])
+    assert stopped.status == "completed"
+    assert stopped.stop_reason == "far enough"
+    assert stopped.metrics["global_step"] == 8
+    early = {"metric": "train_episodes", "target": 10}
+    stopped = train(rank_config("ppo", tmp_path / "early", early_stopping=early))
+    assert stopped.stop_reason == "train_episodes reached 16, its target is 10"
+    assert stopped.metrics["global_step"] == 384

@@ -12,7 +12,7 @@ import torch
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpoints import Checkpoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.configuration.device_checks import SHARED
+from rl_training.experiment.workers.device_checks import SHARED
 from rl_training.runtime.setup.streams import derive_seeds
 from rl_training.runtime.setup.threads import Threads
 
