@@ -112,6 +112,7 @@ PROOF = (
     _proof("ppo-halfcheetah", 1_000_000, "1m", ours=5, peers=3),
     _proof("sac-hopper", 200_000, "200k", ours=3, peers=2),
     _proof("crossq-hopper", 100_000, "100k"),
+    _proof("sac-hopper", 100_000, "layer_norm-100k", changes=("algo_kwargs.critic_layer_norm=true",)),
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=5, peers=5),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
 )
