@@ -147,8 +147,7 @@ def _train_step(
     with session.timed("collect"):
         session.count_episodes(collector.step(controls, random=before < params.learning_starts))
     # Steps beyond the horizon, if it is not a multiple of num_envs, count for no update.
-    steps = collector.env.num_envs * session.learners
-    after = min(before + steps, session.config.total_timesteps)
+    after = min(before + collector.env.num_envs * session.learners, session.config.total_timesteps)
     stored = session.fewest(collector.replay.size)
     updates = updates_due(before, after, params, made=session.update_count, stored=stored)
     metrics: dict[str, Tensor] = {}
@@ -158,7 +157,7 @@ def _train_step(
             warn_of_small_replay(session, collector.replay.size, params.batch_size)
             session.collected()
             metrics = learn(session, algorithm, collector.replay, controls, updates, mix)
-    session.advance(steps, metrics, updates=updates, check_finite=False)
+    session.advance(collector.env.num_envs, metrics, updates=updates, check_finite=False)
 
 
 def learn(

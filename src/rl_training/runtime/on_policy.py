@@ -86,4 +86,4 @@ def _train_step(session: TrainingSession, algorithm: OnPolicyAlgorithm, collecto
     session.collected()
     with session.timed("update"):
         metrics = algorithm.update(rollout, controls, session.streams["update"])
-    session.advance(rollout.transitions * session.learners, metrics)
+    session.advance(rollout.transitions, metrics)
