@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import socket
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from harness import tiny_config
 from rl_training.cli import main
 from rl_training.errors import ConfigError, MeetingError
 from rl_training.experiment.checkpoints import Checkpoint, ResumePoint
+from rl_training.runtime.ranks import launching
 from rl_training.runtime.ranks.placement import placed_config, placement
 from rl_training.runtime.ranks.share import Share
 from rl_training.runtime.setup.threads import Threads
@@ -172,3 +175,19 @@ def test_an_address_of_another_machine_cannot_be_kept_here(monkeypatch: pytest.M
         with pytest.raises(MeetingError, match="MASTER_ADDR: the ranks cannot meet at "):
             train(tiny_config(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_rank_0_leaves_if_it_does_not_notice_that_another_has_ended(
+    monkeypatch: pytest.MonkeyPatch, noticed: bool
+) -> None:
+    monkeypatch.setattr(launching, "_SECONDS_TO_NOTICE", 0.01)
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
+    process.start()
+    closing, left = threading.Event(), list[int]()
+    if noticed:
+        closing.set()
+    launching._leave_with([process.sentinel], closing, lambda: {1: "was killed"}, left.append)
+    assert left == ([] if noticed else [1])
+    process.join()
+    process.close()

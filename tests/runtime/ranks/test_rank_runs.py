@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from harness import assert_same_run, metric_rows
+from ppo_parts import make_ppo
+from rl_training.errors import RunFailure
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.storage.state_files import read_state
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.collector import EnvironmentDriver
+from rl_training.runtime.ranks import session as rank_session
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.workflows import resume, train
 from short_runs import rank_config
@@ -66,6 +69,21 @@ def test_a_stopped_run_of_two_ranks_continues_bit_for_bit(tmp_path: Path, algo: 
     assert whole.status == "completed"
     stopped = _train_with_stops(rank_config(algo, tmp_path / "stopped"), *stops)
     assert_same_run(whole.run_dir, stopped)
+
+
+@pytest.mark.slow
+def test_weights_that_differ_between_ranks_end_the_run(tmp_path: Path) -> None:
+    with (
+        mock.patch.object(rank_session, "_fingerprint", return_value=b"other"),  # in this process, of rank 0
+        pytest.raises(RunFailure, match="the weights of rank 1 are no longer those of rank 0"),
+    ):
+        train(rank_config("ppo", tmp_path))
+
+
+def test_a_fingerprint_is_that_of_the_weights() -> None:
+    one, same, other = make_ppo(), make_ppo(), make_ppo(seed=1)
+    assert rank_session._fingerprint(one) == rank_session._fingerprint(same)
+    assert rank_session._fingerprint(one) != rank_session._fingerprint(other)
 
 
 class _StopAtCheckpoint(Callback):

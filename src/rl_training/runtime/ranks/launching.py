@@ -7,9 +7,11 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import util
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -26,6 +28,9 @@ from rl_training.runtime.setup.run_setup import code_origin
 from rl_training.runtime.signals import STOPPING
 from rl_training.runtime.sweep.server import IMPORTED_BY_RANKS, signals_held_back
 
+logger = logging.getLogger("rl_training")
+
+_SECONDS_TO_NOTICE = 60.0  # that another rank has ended
 _LOST_ANOTHER = 75  # exit status of a rank that ends because another one has
 
 
@@ -34,8 +39,9 @@ class RankProcesses:
 
     def __init__(self, config: TrainConfig, resume_point: ResumePoint | None, places: Sequence[Placement]) -> None:
         self._processes: list[BaseProcess] = []
+        self._closing = threading.Event()
         # Also runs when the object is deleted or the interpreter exits.
-        self._stop = util.Finalize(self, _end, args=(self._processes,), exitpriority=100)
+        self._stop = util.Finalize(self, _end, args=(self._processes, self._closing), exitpriority=100)
         context = fresh_processes(*IMPORTED_BY_RANKS)
         for place in places:
             # Not a daemon: its environments may need processes.
@@ -49,6 +55,8 @@ class RankProcesses:
                 self._stop()
                 raise ConfigError(f"devices: the run cannot be sent to another process ({error})") from error
             self._processes.append(process)
+        watched = [process.sentinel for process in self._processes]
+        threading.Thread(target=_leave_with, args=(watched, self._closing, self.ended), daemon=True).start()
 
     def ended(self) -> dict[int, str]:
         """Return the ranks that have ended, and how, without those that ended because another one has."""
@@ -60,13 +68,30 @@ class RankProcesses:
 
     def close(self, failed: bool) -> None:
         """End all processes; unless the run has failed, they may end by themselves."""
+        self._closing.set()
         deadline = time.monotonic() + (0.0 if failed else CLOSE_SECONDS)
         for process in self._processes:
             process.join(max(0.0, deadline - time.monotonic()))
         self._stop()
 
 
-def _end(processes: list[BaseProcess]) -> None:
+def _leave_with(
+    sentinels: Sequence[int],
+    closing: threading.Event,
+    ended: Callable[[], dict[int, str]],
+    leave: Callable[[int], Any] = os._exit,
+) -> None:
+    """End this process when another rank has ended, unless it notices by itself: GPUs wait for each other for ever."""
+    wait(sentinels)
+    if closing.wait(_SECONDS_TO_NOTICE):
+        return
+    for rank, cause in ended().items():
+        logger.critical("rank %d %s, and rank 0 did not notice; the last checkpoint is kept", rank, cause)
+    leave(1)
+
+
+def _end(processes: list[BaseProcess], closing: threading.Event) -> None:
+    closing.set()
     for process in processes:
         if process.is_alive():
             process.kill()
