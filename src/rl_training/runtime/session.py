@@ -253,7 +253,8 @@ class TrainingSession(SavedRun):
         """Count collected steps and updates; log, evaluate and save if an interval has passed.
 
         With several learners each has taken as many steps. Metrics are checked for NaN immediately, or with
-        `check_finite=False` before the next row or checkpoint: for small updates the check would cost more than it saves.
+        `check_finite=False` before the next row or checkpoint: for small updates the check would cost more than it
+        saves.
         """
         before, self.step = self.step, self.step + steps * self.learners
         self.update_count += updates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,14 +15,16 @@ from harness import assert_same_run, metric_rows
 from ppo_parts import make_ppo
 from rl_training.errors import RunFailure
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import ALGORITHMS
 from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.storage.state_files import read_state
+from rl_training.experiment.workers.device_checks import LOOPS
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.collector import EnvironmentDriver
 from rl_training.runtime.ranks import session as rank_session
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.workflows import resume, train
-from short_runs import rank_config
+from short_runs import config_of, rank_config
 
 
 def _train_with_stops(config: TrainConfig, *stops: int) -> Path:
@@ -69,6 +72,19 @@ def test_a_stopped_run_of_two_ranks_continues_bit_for_bit(tmp_path: Path, algo: 
     assert whole.status == "completed"
     stopped = _train_with_stops(rank_config(algo, tmp_path / "stopped"), *stops)
     assert_same_run(whole.run_dir, stopped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", [name for name, spec in ALGORITHMS.items() if spec.loop in LOOPS and name != "crossq"])
+def test_every_algorithm_of_both_loops_learns_in_three_ranks(tmp_path: Path, algo: str) -> None:
+    shared = {"minibatch_size": 24} if algo in ("ppo", "appo", "pqn") else {}
+    config = config_of(algo, tmp_path, num_envs=6)
+    if "batch_size" in config.algo_kwargs:
+        shared["batch_size"] = 9
+    config = replace(config, devices=3, total_timesteps=192, algo_kwargs={**config.algo_kwargs, **shared})
+    result = train(config)
+    assert result.status == "completed"
+    assert result.metrics["update_count"] > 0
 
 
 @pytest.mark.slow
