@@ -66,6 +66,9 @@ class ConfigRequest:
         None
     )
     num_envs: Annotated[int | None, integer_option("--num-envs", "Parallel environments.")] = None
+    devices: Annotated[
+        int | None, integer_option("--devices", "Learners that share environments and batches, each on its own GPU.")
+    ] = None
     output_dir: Annotated[
         Path | None,
         typer.Option("--output-dir", metavar="DIRECTORY", help="Where the run directory is made."),
@@ -151,6 +154,7 @@ def _apply_overrides(
             "seed",
             "total_timesteps",
             "num_envs",
+            "devices",
             "output_dir",
             "name",
             "init",

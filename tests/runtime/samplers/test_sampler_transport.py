@@ -26,7 +26,6 @@ from rl_training.runtime.samplers.transport.protocol import SamplerLost
 from rl_training.runtime.samplers.transport.ray_sampler import COLLECT, RaySampler
 from rl_training.runtime.workflows import train
 
-
 OWN_METRICS = ("policy_lag", "bytes_moved")
 
 

@@ -33,12 +33,7 @@ class WorkerProcess:
 
     def cause_of_death(self) -> str:
         """Return how the process ended."""
-        self.process.join(CLOSE_SECONDS)
-        code = self.process.exitcode
-        if code is None or code >= 0:
-            return f"exited with status {code}"
-        memory = ", often a sign of too little memory" if -code == signal.SIGKILL else ""
-        return f"was killed by {signal.Signals(-code).name}{memory}"
+        return cause_of_death(self.process)
 
     def end(self) -> None:
         """Kill the process and close the connection."""
@@ -47,6 +42,16 @@ class WorkerProcess:
         self.process.join()
         self.process.close()
         self.connection.close()
+
+
+def cause_of_death(process: BaseProcess) -> str:
+    """Return how a process ended."""
+    process.join(CLOSE_SECONDS)
+    code = process.exitcode
+    if code is None or code >= 0:
+        return f"exited with status {code}"
+    memory = ", often a sign of too little memory" if -code == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{memory}"
 
 
 AnyWorker = TypeVar("AnyWorker", bound=WorkerProcess)
