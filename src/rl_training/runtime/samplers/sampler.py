@@ -63,7 +63,7 @@ class SamplerSetup:
 
     def incoming(self, order: Order, rows: slice) -> list[np.ndarray]:
         """Return the shared arrays that the sampler of these environments fills to execute an order."""
-        return self.rollouts[order.rollout].arrays(rows)
+        return self.rollouts[order.rollout].arrays(rows, order.length)
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,11 @@ class Order:
     normalizers: Mapping[str, Any] | None
     acting: Mapping[str, Any]
     """State of the algorithm's parts that acting changes, packed."""
+
+    @property
+    def length(self) -> int | None:
+        """Steps of the shared rollout that are filled; None: all."""
+        return None
 
 
 @dataclass(frozen=True)

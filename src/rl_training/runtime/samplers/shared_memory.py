@@ -72,9 +72,9 @@ class SharedRollout:
         """Return views of the columns of some environments, [num_steps, rows, ...]."""
         return {name: _views(column, rows) for name, column in self._columns.items()}
 
-    def arrays(self, rows: slice) -> list[np.ndarray]:
-        """Return the same views one after the other."""
-        return [array for column in self.columns(rows).values() for array in _arrays(column)]
+    def arrays(self, rows: slice, length: int | None = None) -> list[np.ndarray]:
+        """Return the same views one after the other, of the first `length` steps if it is given."""
+        return [array[:length] for column in self.columns(rows).values() for array in _arrays(column)]
 
     @property
     def nbytes(self) -> int:
