@@ -167,6 +167,14 @@ class Trouble(Diary):
         return super().step(action)
 
 
+class Slow(Diary):
+    """A diary whose steps take milliseconds, as those of a simulator do."""
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.004)
+        return super().step(action)
+
+
 class WrongShape(Diary):
     """Observes fewer numbers than its space says."""
 
@@ -217,6 +225,7 @@ for environment in (
     SometimesMasked,
     MaskedByMethod,
     Trouble,
+    Slow,
     WrongShape,
     NotADict,
     Tupled,

@@ -37,6 +37,13 @@ class Algorithm(ABC):
 
     parts: ClassVar[tuple[str, ...]] = ()
     """Attributes that make up the state: anything with `state_dict()` and `load_state_dict()`, and plain values."""
+    acting_networks: ClassVar[tuple[str, ...]] = ()
+    """Those of `parts` that samplers act with; it counts for the class itself only, since a subclass may need more.
+
+    Without it they get all networks.
+    """
+    acting_parts: ClassVar[tuple[str, ...]] = ()
+    """Those of `parts` that acting changes; where samplers act, the run gets them back with what was collected."""
 
     def __init__(
         self,
@@ -54,6 +61,11 @@ class Algorithm(ABC):
         self.make_encoder = encoder
         with global_draws_from(generator):  # user modules draw from the global generator
             self.build(observation_space, action_space, generator)
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers that an environment's memory consists of; 0: the policy has none."""
+        return 0
 
     @classmethod
     def for_params(cls, params: Any) -> type[Algorithm]:
@@ -111,27 +123,26 @@ class Algorithm(ABC):
             elif hasattr(part, "load_weights"):
                 part.load_weights(state[name])
 
+    def acting_weights(self) -> dict[str, Any]:
+        """Return the weights of `acting_networks`, without copying them."""
+        names = vars(type(self)).get("acting_networks")
+        return {name: getattr(self, name).state_dict() for name in names} if names else self.learned_weights()
 
-class ActingAlgorithm(Algorithm):
-    """An algorithm whose networks choose actions without a search.
-
-    With a memory, `choose_with_memory` takes the place of `choose`: it also takes memories [B, memory size], zero at
-    the start of an episode, and returns those after the step beside the actions. So does `env_log_prob_with_memory`,
-    which returns log-probabilities alone.
-    """
-
-    @property
-    def memory_size(self) -> int:
-        """Numbers that an environment's memory consists of; 0: the policy has none."""
-        return 0
-
-    acting_parts: ClassVar[tuple[str, ...]] = ()
-    """Those of `parts` that acting changes; where samplers act, the run gets them back with what was collected."""
+    def load_acting_weights(self, state: Mapping[str, Any]) -> None:
+        """Load the weights of `acting_networks`."""
+        for name, weights in state.items():
+            part = getattr(self, name)
+            load = part.load_state_dict if isinstance(part, nn.Module) else part.load_weights
+            load(weights)
 
     def acting_state(self) -> dict[str, Any]:
         """Return the state of `acting_parts`."""
-        state = self.state_dict()
-        return {name: state[name] for name in self.acting_parts if name in state}
+        parts = {name: getattr(self, name) for name in self.acting_parts}
+        return {
+            name: part.state_dict() if hasattr(part, "state_dict") else part
+            for name, part in parts.items()
+            if part is not None
+        }
 
     def load_acting_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `acting_parts`."""
@@ -141,6 +152,18 @@ class ActingAlgorithm(Algorithm):
                 part.load_state_dict(value)
             else:
                 setattr(self, name, value)
+
+    def check_sampled(self, lag: int) -> None:  # noqa: B027 - optional for an algorithm
+        """Raise an error that names the repair if samplers cannot act as the algorithm does, `lag` updates behind."""
+
+
+class ActingAlgorithm(Algorithm):
+    """An algorithm whose networks choose actions without a search.
+
+    With a memory, `choose_with_memory` takes the place of `choose`: it also takes memories [B, memory size], zero at
+    the start of an episode, and returns those after the step beside the actions. So does `env_log_prob_with_memory`,
+    which returns log-probabilities alone.
+    """
 
     @abstractmethod
     def act(

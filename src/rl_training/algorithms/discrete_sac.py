@@ -123,6 +123,7 @@ class DiscreteSAC(OffPolicyAlgorithm):
 
     params: DiscreteSACParams
     parts = ("actor", "critic", "target_critic", "actor_optimizer", "critic_optimizer", "temperature")
+    acting_networks = ("actor",)
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
         """Make actor, critics and temperature, and their optimizers."""

@@ -22,6 +22,7 @@ from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.params.dqn_params import DQNParams
 from rl_training.data.observations import Observation
 from rl_training.data.replay import ReplayBatch
+from rl_training.errors import ConfigError
 from rl_training.experiment.cadence import marks_between
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.exploration import RepeatedActions
@@ -100,6 +101,7 @@ class DQN(OffPolicyAlgorithm):
 
     params: DQNParams
     parts = ("model", "target_model", "optimizer", "repeats")
+    acting_networks = ("model",)
 
     @classmethod
     def for_params(cls, params: Any) -> type[Algorithm]:
@@ -170,6 +172,14 @@ class DQN(OffPolicyAlgorithm):
         """Stop repeating actions where `ended` [num_envs] is true, so that no repetition crosses an episode's end."""
         if self.repeats is not None:
             self.repeats.end(ended)
+
+    def check_sampled(self, lag: int) -> None:
+        """Raise an error if random actions are repeated: whether one begins is drawn for all environments together."""
+        if self.repeats is not None:
+            raise ConfigError(
+                "samplers: random actions are repeated for all environments together; set algo_kwargs.repeat_exponent "
+                "to null, or leave samplers out"
+            )
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random legal actions [count]."""

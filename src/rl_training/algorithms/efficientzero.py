@@ -33,3 +33,5 @@ class EfficientZeroParams(MuZeroParams):
 
 class EfficientZero(MuZero):
     """MuZero with the defaults of `EfficientZeroParams`."""
+
+    acting_networks = ("network",)

@@ -26,3 +26,5 @@ class GumbelMuZeroParams(MuZeroParams):
 
 class GumbelMuZero(MuZero):
     """MuZero with the defaults of `GumbelMuZeroParams`."""
+
+    acting_networks = ("network",)

@@ -50,6 +50,7 @@ class MuZero(PlanningAlgorithm):
 
     params: MuZeroParams
     parts = ("network", "target_network", "optimizer", "updates")
+    acting_networks = ("network",)
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
         """Make the networks, the optimizer and the searches."""

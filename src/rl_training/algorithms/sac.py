@@ -25,6 +25,7 @@ from rl_training.algorithms.params.sac_params import SACParams
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.observations import Observation, map_observation
 from rl_training.data.replay import ReplayBatch
+from rl_training.errors import ConfigError
 from rl_training.models.continuous import ActionScale, SquashedActor, StackedCritic
 from rl_training.models.exploration import ExplorationMatrices
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
@@ -142,6 +143,8 @@ class SAC(OffPolicyAlgorithm):
         "exploration",
         "updates",
     )
+    acting_parts = ("exploration",)
+    acting_networks = ("actor",)
     draws = NOTHING_DRAWN
     """What is random about the critics of the current update."""
 
@@ -220,6 +223,14 @@ class SAC(OffPolicyAlgorithm):
             return self._sample(observation, generator)
         latent = self.actor.latent(observation)
         return self.actor.explore(latent, self.exploration.step(self.actor.log_std, len(latent), generator))
+
+    def check_sampled(self, lag: int) -> None:
+        """Raise an error if updates, which samplers with a lag do not wait for, redraw the exploration noise."""
+        if lag and self.params.use_sde and self.params.sde_sample_freq == -1:
+            raise ConfigError(
+                "policy_lag: noise that every update redraws needs samplers that wait; set algo_kwargs.sde_sample_freq "
+                "to a number of steps, or set policy_lag to 0"
+            )
 
     def random_actions(self, count: int, mask: Tensor | None, generator: torch.Generator) -> Tensor:
         """Return uniformly random actions [count, size] within [-1, 1]."""

@@ -127,6 +127,7 @@ class TD3(OffPolicyAlgorithm):
 
     params: DeterministicParams
     parts = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer", "critic_optimizer", "updates")
+    acting_networks = ("actor",)
 
     def build(self, observation_space: Space[Any], action_space: Space[Any], generator: torch.Generator) -> None:
         """Make actor and critics, their target networks and optimizers."""

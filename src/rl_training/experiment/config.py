@@ -107,8 +107,8 @@ class TrainConfig:
     chosen and reported."""
 
     samplers: Annotated[int, Ge(1)] | None = None
-    """Processes that hold a copy of the policy and collect rollouts, each in its share of the environments, with the
-    same results however many they are; null: the run itself collects. For on-policy algorithms."""
+    """Processes that hold a copy of the policy and collect, each in its share of the environments, with the same
+    results however many they are; null: the run itself collects."""
 
     sampler_backend: Literal["process", "ray"] = "process"
     """Where samplers run, with the same results: `process`: on this machine, with shared memory and one thread each;
@@ -119,8 +119,8 @@ class TrainConfig:
     RAY_ADDRESS, or else one that is started on this machine and ends with the run."""
 
     policy_lag: Literal[0, 1] = 0
-    """1: samplers collect a rollout with the weights from before the last update, while the run learns from the one
-    before; 0: they wait for the update."""
+    """1: samplers collect with the weights from before the last update, or round of updates, while it is made; 0: they
+    wait for it."""
 
     eval_episodes: Annotated[int, Ge(0)] = 10
     """Complete episodes per evaluation; 0: no evaluation."""

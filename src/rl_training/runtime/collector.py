@@ -275,6 +275,7 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
     """Steps the environments and adds every step to a replay."""
 
     steps_in_progress = 0  # steps are counted immediately
+    steps_left = 0  # steps of the environments that were taken ahead, by samplers
 
     def __init__(
         self,
@@ -299,6 +300,11 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
         `stored` is what the replay keeps of a step in addition.
         """
         step = self._step_env(env_action)
+        self._store(action, step, **stored)
+        return step
+
+    def _store(self, action: np.ndarray, step: StepBatch, **stored: Any) -> None:
+        """Add a step that was taken to the replay, and go on from it."""
         self.replay.add(
             action,
             step.reward,
@@ -313,7 +319,6 @@ class ReplayDriver(EnvironmentDriver, Generic[AnyReplay]):
         if step.final_obs is not step.obs:  # an episode ended
             self._end_episodes(step.terminated | step.truncated)
         self._observation, self._mask = step.obs, step.action_mask
-        return step
 
     def _end_episodes(self, ended: np.ndarray) -> None:
         """Hook: the episodes where `ended` [num_envs] is true have ended or will not be continued."""

@@ -6,7 +6,8 @@ their interval, so their number does not depend on the number of environments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.samplers.payoff import Payoff
+from rl_training.runtime.samplers.replay_collecting import SampledReplayCollector
+from rl_training.runtime.samplers.rounds import plan_round
 from rl_training.runtime.session import TrainingSession, TrainResult
 from rl_training.runtime.setup.mixed_dataset import mix_dataset
 from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
@@ -43,35 +47,76 @@ def train_off_policy(
     """Train an off-policy algorithm as configured, or continue from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         algorithm, collector, mix = begin_off_policy(session)
-        while not session.done:
+        while not session.done or collector.steps_left:
             _train_step(session, algorithm, collector, mix)
         return session.result()
 
 
 def begin_off_policy(session: TrainingSession) -> tuple[OffPolicyAlgorithm, ReplayCollector, DatasetMix | None]:
     """Make the environments, the algorithm, its collector with a replay and its dataset; start the session."""
-    env = session.setup.make_env(gamma=session.params.gamma, raw=True)
-    algorithm: OffPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
-    collector = ReplayCollector(
-        env,
-        algorithm,
-        lambda action, mask: fitting_replay(
-            session,
-            ReplayDemand.of(session.config, session.params, env, action, mask),
-            lambda: make_replay(session, env, action, algorithm.memory_size),
-        ),
-        seed=session.config.seed,
-        device=session.device,
-        generator=session.streams["policy"],
-    )
+    make = _collect_here if session.config.samplers is None else _collect_in_samplers
+    algorithm, collector = make(session)
     log_update_rate(
         session.params.updates_per_round / session.params.train_interval,
-        env.num_envs,
+        session.config.num_envs,
         repair=_fewer_updates(session.params),
     )
     mix = mix_dataset(session.setup, algorithm, collector.replay)
     session.start(algorithm, collector, [collector.replay])
     return algorithm, collector, mix
+
+
+def _collect_here(session: TrainingSession) -> tuple[OffPolicyAlgorithm, ReplayCollector]:
+    env = session.setup.make_env(gamma=session.params.gamma, raw=True)
+    algorithm: OffPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
+    collector = ReplayCollector(
+        env,
+        algorithm,
+        _replay_maker(session, env, algorithm),
+        seed=session.config.seed,
+        device=session.device,
+        generator=session.streams["policy"],
+    )
+    return algorithm, collector
+
+
+def _collect_in_samplers(session: TrainingSession) -> tuple[OffPolicyAlgorithm, ReplayCollector]:
+    env: Any = session.setup.make_sampled_environments(gamma=session.params.gamma)
+    algorithm: OffPolicyAlgorithm = session.setup.make_algorithm(session.streams.initial())
+    params: ReplayParams = session.params
+
+    def may_learn(before: int, after: int) -> bool:
+        return updates_due(before, after, params, made=session.update_count, stored=1) > 0
+
+    def update_follows(before: int, after: int) -> bool:
+        return _updates_due(session, params, collector.replay, before, after) > 0
+
+    collector = SampledReplayCollector(
+        env,
+        algorithm,
+        _replay_maker(session, env, algorithm),
+        session.config,
+        plan=partial(plan_round, session, learns=may_learn, random_until=params.learning_starts),
+        update_follows=update_follows,
+        interrupted=lambda: session.interrupted,
+        updates=session.setup.planned_updates,
+        device=session.device,
+        generator=session.streams.on_host("policy"),
+        report=session.notify,
+    )
+    collector.payoff = Payoff(session, collector.rounds.groups)
+    return algorithm, collector
+
+
+def _replay_maker(
+    session: TrainingSession, env: VectorEnv, algorithm: OffPolicyAlgorithm
+) -> Callable[[np.ndarray, np.ndarray | None], Replay]:
+    """Return the function that makes the replay for examples of one step's actions and masks."""
+    return lambda action, mask: fitting_replay(
+        session,
+        ReplayDemand.of(session.config, session.params, env, action, mask),
+        lambda: make_replay(session, env, action, algorithm.memory_size),
+    )
 
 
 def _fewer_updates(params: ReplayParams) -> str:
@@ -137,6 +182,12 @@ def updates_due(before: int, after: int, params: ReplayParams, *, made: int, sto
     return rounds * params.updates_per_round
 
 
+def _updates_due(session: TrainingSession, params: ReplayParams, replay: Replay, before: int, after: int) -> int:
+    """Return the number of updates due now; steps beyond the horizon count for none."""
+    after = min(after, session.config.total_timesteps)  # which need not be a multiple of num_envs
+    return updates_due(before, after, params, made=session.update_count, stored=replay.size)
+
+
 def _train_step(
     session: TrainingSession, algorithm: OffPolicyAlgorithm, collector: ReplayCollector, mix: DatasetMix | None
 ) -> None:
@@ -144,17 +195,23 @@ def _train_step(
     controls = session.controls()
     before = session.step
     with session.timed("collect"):
-        session.count_episodes(collector.step(controls, random=before < params.learning_starts))
-    # Steps beyond the horizon, if it is not a multiple of num_envs, count for no update.
-    after = min(before + collector.env.num_envs, session.config.total_timesteps)
-    updates = updates_due(before, after, params, made=session.update_count, stored=collector.replay.size)
+        step = collector.step(controls, random=before < params.learning_starts)
+    if step is None:  # interrupted; what is needed to go on is saved
+        return
+    session.count_episodes(step)
+    if isinstance(collector, SampledReplayCollector):
+        collector.rounds.show(session)
+    after = before + collector.env.num_envs
+    updates = _updates_due(session, params, collector.replay, before, after)
     metrics: dict[str, Tensor] = {}
     with session.timed("update"):
-        algorithm.steps_taken(before, after)
+        algorithm.steps_taken(before, min(after, session.config.total_timesteps))
         if updates:
             warn_of_small_replay(session, collector.replay.size, params.batch_size)
             session.collected()
             metrics = learn(session, algorithm, collector.replay, controls, updates, mix)
+    if updates and isinstance(collector, SampledReplayCollector):
+        collector.payoff.updated()
     session.advance(collector.env.num_envs, metrics, updates=updates, check_finite=False)
 
 

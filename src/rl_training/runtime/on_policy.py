@@ -11,6 +11,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.samplers.collecting import SampledCollector
+from rl_training.runtime.samplers.payoff import Payoff
 from rl_training.runtime.session import TrainingSession, TrainResult
 
 AnyCollector: TypeAlias = RolloutCollector | SampledCollector
@@ -70,6 +71,7 @@ def _collect_in_samplers(session: TrainingSession) -> tuple[OnPolicyAlgorithm, A
         following=following,
         report=session.notify,
     )
+    collector.payoff = Payoff(session, collector.groups)
     return algorithm, collector
 
 
@@ -85,4 +87,6 @@ def _train_step(session: TrainingSession, algorithm: OnPolicyAlgorithm, collecto
     session.collected()
     with session.timed("update"):
         metrics = algorithm.update(rollout, controls, session.streams["update"])
+    if isinstance(collector, SampledCollector):
+        collector.payoff.updated()
     session.advance(rollout.transitions, metrics)

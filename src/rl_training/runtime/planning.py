@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.off_policy import make_sampler
 from rl_training.runtime.planning_collector import ActionConverter, PlanningCollector
+from rl_training.runtime.samplers.payoff import Payoff
+from rl_training.runtime.samplers.planning_collecting import SampledPlanningCollector
+from rl_training.runtime.samplers.rounds import plan_round
 from rl_training.runtime.session import TrainingSession, TrainResult
 from rl_training.runtime.setup.replay_limits import ReplayDemand, fitting_replay
 from rl_training.runtime.setup.streams import derive_seeds
@@ -50,16 +54,58 @@ def train_planning(
 ) -> TrainResult:
     """Train a planning algorithm for one task as configured, or continue from a checkpoint."""
     with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
-        (task,) = session.setup.tasks
-        task.make_env(gamma=session.params.gamma, raw=True)
-        algorithm = session.setup.make_algorithm(session.streams.initial())
-        collector = make_planning_collector(session, task, algorithm)
-        log_replay_ratio(session)
-        session.start(algorithm, collector, [collector.replay])
-        loop = SingleTaskLoop(session, algorithm, collector)
-        while not session.done:
+        begin = _plan_here if session.config.samplers is None else _plan_in_samplers
+        loop = begin(session)
+        while not session.done or loop.collector.steps_left:
             loop.step()
         return session.result()
+
+
+def _plan_here(session: TrainingSession) -> SingleTaskLoop:
+    (task,) = session.setup.tasks
+    task.make_env(gamma=session.params.gamma, raw=True)
+    algorithm = session.setup.make_algorithm(session.streams.initial())
+    collector = make_planning_collector(session, task, algorithm)
+    log_replay_ratio(session)
+    session.start(algorithm, collector, [collector.replay])
+    return SingleTaskLoop(session, algorithm, collector)
+
+
+def _plan_in_samplers(session: TrainingSession) -> SingleTaskLoop:
+    (task,) = session.setup.tasks
+    params: PlanningParams = session.params
+    env = task.make_sampled_environments(gamma=params.gamma)
+    algorithm: MuZero = session.setup.make_algorithm(session.streams.initial())
+
+    def learns(before: int, after: int) -> bool:
+        horizon = session.config.total_timesteps
+        return updates_between(before, min(after, horizon), params.replay_ratio, beyond=params.learning_starts) > 0
+
+    # With a lag, acting and learning draw at the same time: each needs a stream of its own.
+    stream = "sampled_search" if session.config.policy_lag else "search"
+    collector = SampledPlanningCollector(
+        env,
+        algorithm,
+        _replay_maker(session, task, env),
+        session.config,
+        plan=partial(plan_round, session, learns=learns),
+        update_follows=learns,
+        interrupted=lambda: session.interrupted,
+        updates=session.setup.planned_updates,
+        device=session.device,
+        generator=session.streams.numpy(stream),
+        report=session.notify,
+    )
+    log_replay_ratio(session)
+    session.start(algorithm, collector, [collector.replay])
+    collector.payoff = Payoff(session, collector.rounds.groups)
+    collector.rounds.groups.shares_acting = not collector.searches_for_all
+    if not collector.rounds.groups.shares_acting:
+        session.notify(
+            "samplers: rounding in this model's search depends on how many environments there are, so every sampler "
+            "searches for all of them; leave samplers out unless the environments themselves are slow"
+        )
+    return SampledTaskLoop(session, algorithm, collector)
 
 
 def log_replay_ratio(session: TrainingSession) -> None:
@@ -72,6 +118,16 @@ def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: Ac
     """Return the collector of one task, with a replay that fits into memory and disk; its environments must exist."""
     env = task.env
     assert env is not None
+    seed = session.config.seed
+    if is_suite(session.config):  # two tasks of one environment should not draw the same numbers
+        (seed,) = derive_seeds(seed, "task", task.task.name)
+    return PlanningCollector(env, actor, _replay_maker(session, task, env), seed=seed, device=session.device)
+
+
+def _replay_maker(
+    session: TrainingSession, task: TaskSetup, env: Any
+) -> Callable[[np.ndarray, np.ndarray | None], TrajectoryReplay]:
+    """Return the function that makes the replay of a task for examples of one step's actions and masks."""
     stack = env_params(task.task.env_kwargs, "training").frame_stack
 
     def make_replay(action: np.ndarray, mask: np.ndarray | None) -> TrajectoryReplay:
@@ -80,10 +136,7 @@ def make_planning_collector(session: TrainingSession, task: TaskSetup, actor: Ac
         demand = dataclasses.replace(demand, steps=-(-demand.steps // len(session.setup.tasks)))
         return fitting_replay(session, demand, lambda: make_trajectory_replay(session, env, action, stack))
 
-    seed = session.config.seed
-    if is_suite(session.config):  # two tasks of one environment should not draw the same numbers
-        (seed,) = derive_seeds(seed, "task", task.task.name)
-    return PlanningCollector(env, actor, make_replay, seed=seed, device=session.device)
+    return make_replay
 
 
 def make_trajectory_replay(
@@ -123,7 +176,7 @@ class PlanningLoop(ABC):
 
     @abstractmethod
     def collect(self, controls: Mapping[str, float]) -> int:
-        """Search, take one step in every environment and return the number of steps."""
+        """Search, take one step in every environment and return the number of steps; 0 if it was interrupted."""
 
     @abstractmethod
     def update(self, controls: Mapping[str, float]) -> dict[str, Tensor]:
@@ -136,6 +189,8 @@ class PlanningLoop(ABC):
         before = session.step
         with session.timed("collect"):
             steps = self.collect(controls)
+        if not steps:  # what is needed to go on is saved
+            return
         # Steps beyond the horizon, if it is not a multiple of num_envs, count for no update.
         after = min(before + steps, session.config.total_timesteps)
         updates = updates_between(before, after, self.params.replay_ratio, beyond=self.params.learning_starts)
@@ -220,6 +275,32 @@ class SingleTaskLoop(PlanningLoop):
         """Make one gradient step and return its metrics."""
         batch = self.draw_batch(self.collector.replay, self.algorithm.batches, self.params.batch_size, controls)
         return self.algorithm.update(batch, controls, self.session.streams["update"])
+
+
+class SampledTaskLoop(SingleTaskLoop):
+    """Loop for one task whose samplers search and step."""
+
+    collector: SampledPlanningCollector
+
+    def __init__(self, session: TrainingSession, algorithm: MuZero, collector: SampledPlanningCollector) -> None:
+        super().__init__(session, algorithm, collector)
+        collector.stored = self._prioritize
+
+    def step(self) -> None:
+        """Take the next step of all environments and make the gradient steps that are due."""
+        before = self.session.update_count
+        super().step()
+        if self.session.update_count > before:
+            self.collector.payoff.updated()
+
+    def collect(self, controls: Mapping[str, float]) -> int:
+        """Return the number of steps of the next step of all environments; 0 if it was interrupted."""
+        step = self.collector.next_step()
+        if step is None:
+            return 0
+        self.session.count_episodes(step)
+        self.collector.rounds.show(self.session)
+        return self.collector.env.num_envs
 
 
 def updates_between(before: int, after: int, ratio: float, *, beyond: int) -> int:

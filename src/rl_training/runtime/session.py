@@ -213,6 +213,11 @@ class TrainingSession(RecordedRun):
         """Resolve every scheduled scalar for a step."""
         return {key: control.at(step) for key, control in self._controls.items()}
 
+    def due_between(self, before: int, after: int) -> bool:
+        """Return whether a row, an evaluation, a film or a checkpoint is due between two step counts."""
+        marks = (self._log_marks, self._eval_marks, self._save_marks, self._films)
+        return any(mark.crossed(before, after) for mark in marks)
+
     def show(self, **values: float) -> None:
         """Add values beside the scheduled scalars to all following rows."""
         self._resolved.update(values)

@@ -34,7 +34,7 @@ from rl_training.runtime.workflows import train
             {"samplers": 2, "env_id": "pettingzoo:mpe2.simple_spread_v3"},
             "samplers: the agents of pettingzoo:mpe2.simple_spread_v3 step together; leave samplers out",
         ),
-        ({"samplers": 2, "algo": "muzero"}, "samplers: muzero has no use for samplers; leave them out"),
+        ({"samplers": 2, "algo": "scalezero"}, "samplers: scalezero has no use for samplers; leave them out"),
         (
             {"samplers": 2, "execution_backend": "vector"},
             "execution_backend: samplers step their environments one by one; set it to auto, or leave samplers out",

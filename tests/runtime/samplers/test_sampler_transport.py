@@ -15,7 +15,7 @@ import torch
 from harness import evaluation_rows, metric_rows, tiny_config, weights
 from rl_training.envs.workers.shared_rows import SharedArray
 from rl_training.errors import EnvironmentFailure
-from rl_training.runtime.samplers import collecting
+from rl_training.runtime.samplers import groups
 from rl_training.runtime.samplers.sampler import SamplerSetup
 from rl_training.runtime.samplers.transport.mirrored_memory import MirroredMemory, snapshot, write
 from rl_training.runtime.samplers.transport.protocol import SamplerLost
@@ -86,7 +86,7 @@ def _own_threads() -> Iterator[None]:
 
 
 def _train(output_dir: Path, transport: NearTransport, **changes: Any) -> Path:
-    with mock.patch.object(collecting, "make_transport", return_value=transport):
+    with mock.patch.object(groups, "make_transport", return_value=transport):
         result = train(tiny_config(output_dir, samplers=2, num_envs=3, **changes))
     assert result.status == "completed"
     assert transport.ended

@@ -38,6 +38,8 @@ class _Unrolled:
 class RecurrentDQN(DQN):
     """Deep Q-learning whose networks remember."""
 
+    acting_networks = ("model",)
+
     def make_model(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
         """Return the network: it maps observations and memories to outputs [B, actions, outputs] and memories."""
         params, recurrent = self.params, self.params.recurrent

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_training.experiment.algorithm_spec import AlgorithmSpec
 from rl_training.experiment.configuration.validation import Problem
 from rl_training.experiment.own_code.world_names import is_world
 from rl_training.experiment.registry import find_algorithm, list_algorithm_specs
 
-_LOOPS = ("on_policy",)
+_LOOPS = ("on_policy", "off_policy", "planning")
 
 
 def check_samplers(values: dict[str, Any]) -> list[Problem]:
@@ -21,8 +22,8 @@ def check_samplers(values: dict[str, Any]) -> list[Problem]:
     if samplers is None:
         return problems
     spec = find_algorithm(values.get("algo"))
-    if spec is not None and spec.loop not in _LOOPS:
-        fitting = ", ".join(other.name for other in list_algorithm_specs() if other.loop in _LOOPS)
+    if spec is not None and not _fits(spec):
+        fitting = ", ".join(other.name for other in list_algorithm_specs() if _fits(other))
         text = f"{spec.name} has no use for samplers; leave them out, or choose an algorithm that has ({fitting})"
         problems.append(Problem(("samplers",), text))
     if is_world(values.get("env_id")):
@@ -50,3 +51,8 @@ def _without_samplers(values: dict[str, Any]) -> list[Problem]:
         text = "there are no samplers; set samplers to their number, or leave this out"
         problems.append(Problem(("sampler_backend",), text))
     return problems
+
+
+def _fits(spec: AlgorithmSpec) -> bool:
+    """Return whether samplers can act for an algorithm: one that searches for all tasks together cannot be split."""
+    return spec.loop in _LOOPS and not spec.many_tasks

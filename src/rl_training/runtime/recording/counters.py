@@ -76,6 +76,10 @@ class RunCounters:
         for name, value in seconds.items():
             self._times[name] = self._times.get(name, 0.0) + value
 
+    def spent(self, name: str) -> float:
+        """Return the seconds of `time_<name>`."""
+        return self._times[f"time_{name}"]
+
     def request_stop(self, reason: str) -> None:
         """End the run after the current step."""
         self.stop_reason = self.stop_reason or reason

@@ -39,6 +39,10 @@ class RecordedRun(RunCounters):
         logger.warning("%s", sentence)
         self._recorder.notice(sentence)
 
+    def was_told(self, beginning: str) -> bool:
+        """Return whether a message that begins so is recorded, also before the run was resumed."""
+        return any(str(notice).startswith(beginning) for notice in self._recorder.metadata["notices"])
+
     def _record(self, row: dict[str, Any]) -> None:
         self.logged.take_into(row)
         self._recorder.row(row)

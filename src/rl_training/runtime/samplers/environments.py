@@ -32,6 +32,12 @@ class SampledEnvironments:
     pool: Closable | None = field(default=None, init=False)
     """The samplers, once there are any."""
 
+    @property
+    def seen_space(self) -> Space[Any]:
+        """The observation space of the algorithm, after normalisation if it is configured."""
+        observation = self.normalizers.observation
+        return self.observation_space if observation is None else observation.normalized_space
+
     def close(self) -> None:
         """End the samplers."""
         if self.pool is not None:

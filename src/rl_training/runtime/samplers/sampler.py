@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -40,6 +41,8 @@ class SamplerSetup:
 
     code: AdoptedCode
     config: TrainConfig
+    make: Callable[[SamplerSetup, int, slice], GroupSampler]
+    """Makes a sampler with its number for some of the environments."""
     factory: EnvFactory
     normalizers: Normalizers
     seen_space: Space[Any]
@@ -60,7 +63,7 @@ class SamplerSetup:
 
     def incoming(self, order: Order, rows: slice) -> list[np.ndarray]:
         """Return the shared arrays that the sampler of these environments fills to execute an order."""
-        return self.rollouts[order.rollout].arrays(rows)
+        return [array[: order.filled] for array in self.rollouts[order.rollout].arrays(rows)]
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ class Order:
     normalizers: Mapping[str, Any] | None
     acting: Mapping[str, Any]
     """State of the algorithm's parts that acting changes, packed."""
+
+    @property
+    def filled(self) -> int | None:
+        """How many steps of the shared rollout are filled; None: all."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -118,11 +126,15 @@ class Collected:
     """The steps at which episodes ended or metrics were given."""
     finished: float
     """When the rollout was full, by the machine's monotonic clock."""
+    stepping_seconds: float = field(default=0.0, kw_only=True)
+    """Time in environments."""
+    acting_seconds: float = field(default=0.0, kw_only=True)
+    """Time of the policy, and of everything else that a run without samplers does too."""
 
 
 def run_sampler(connection: Connection, setup: SamplerSetup, number: int, rows: slice) -> None:
     """Execute commands until told to close or until the run's process is gone."""
-    serve_commands(connection, lambda: Sampler(setup, number, rows), failure_of(number))
+    serve_commands(connection, lambda: setup.make(setup, number, rows), failure_of(number))
 
 
 def failure_of(number: int) -> str:
@@ -130,25 +142,20 @@ def failure_of(number: int) -> str:
     return f"sampler {number} failed"
 
 
-class Sampler:
-    """Collects rollouts in the environments `rows` of a run; its methods are the commands."""
+class GroupSampler(ABC):
+    """Holds the environments `rows` of a run and a copy of its algorithm; its methods are the commands."""
+
+    _collector: GroupSteps
 
     def __init__(self, setup: SamplerSetup, number: int, rows: slice) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
         self._setup = setup
         self._env = _WatchedEnv(setup, number, rows)
-        self._normalizers = RowNormalizers(setup.normalizers, rows) if setup.normalizers else None
         params = algorithm_params(setup.config)
         spec = get_algorithm_spec(setup.config.algo)
         self._algorithm = build_algorithm(spec, params, setup.seen_space, setup.taken_space, CPU, torch.Generator())
         accelerate(self._algorithm, setup.config.acceleration, setup.updates)
-        num_envs = setup.config.num_envs
-        actor = OwnRows(self._algorithm, num_envs, rows)
-        check_rows_alone(actor, setup.seen_space, num_envs, setup.controls)
-        convolve_own_rows(actor, setup.seen_space, num_envs)
-        env = self._env if self._normalizers is None else NormalizedVectorEnv(self._env, self._normalizers)
-        self._collector = GroupCollector(env, actor, setup)
         self._storages = [RolloutStorage.over(rollout.columns(rows)) for rollout in setup.rollouts]
 
     def reset(self, seeds: list[int]) -> GroupState:
@@ -163,8 +170,39 @@ class Sampler:
             self._env.load_state_dict(state.env)
         self._collector.go_on_from(state)
 
-    def collect(self, order: Order) -> Collected:
-        """Fill the own columns of a rollout."""
+    def collect(self, order: Any) -> Collected:
+        """Execute an order and return the results with the time that they took."""
+        env, started = self._env, time.perf_counter()
+        env.stepping = env.saving = 0.0
+        collected = self._fill(order)
+        acting = time.perf_counter() - started - env.stepping - env.saving
+        return replace(collected, stepping_seconds=env.stepping, acting_seconds=acting)
+
+    @abstractmethod
+    def _fill(self, order: Any) -> Collected:
+        """Fill the own columns of a rollout or round."""
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._env.close()
+
+
+class Sampler(GroupSampler):
+    """Collects rollouts."""
+
+    _collector: GroupCollector
+
+    def __init__(self, setup: SamplerSetup, number: int, rows: slice) -> None:
+        super().__init__(setup, number, rows)
+        self._normalizers = RowNormalizers(setup.normalizers, rows) if setup.normalizers else None
+        num_envs = setup.config.num_envs
+        actor = OwnRows(self._algorithm, num_envs, rows)
+        check_rows_alone(actor, setup.seen_space, num_envs, setup.controls)
+        convolve_own_rows(actor, setup.seen_space, num_envs)
+        env = self._env if self._normalizers is None else NormalizedVectorEnv(self._env, self._normalizers)
+        self._collector = GroupCollector(env, actor, setup)
+
+    def _fill(self, order: Order) -> Collected:
         self._algorithm.load_weights(self._setup.weights.read())
         self._algorithm.load_acting_state(unpacked(order.acting))
         collector = self._collector
@@ -186,7 +224,7 @@ class Sampler:
         masked |= collector.shows_mask
         collector.fill(storage, order.controls, note)
         return Collected(
-            state=GroupState(self._env.state_dict(), *collector.shown()),
+            state=GroupState(self._env.state_dict(), *collector.current()),
             generator=packed(collector.generator.get_state()),
             acting=packed(self._algorithm.acting_state()),
             gained={} if self._normalizers is None else self._normalizers.gained(),
@@ -196,12 +234,31 @@ class Sampler:
             finished=time.monotonic(),
         )
 
-    def close(self) -> None:
-        """Close the environments."""
-        self._env.close()
+
+class GroupSteps:
+    """What every collector of a sampler has: the run tells it where to go on."""
+
+    _observation: NumpyObservation
+    _mask: np.ndarray | None
+    memory: np.ndarray | None = None
+
+    def _start(self) -> None:
+        """Leave it to the run to start the environments, or to restore them."""
+
+    def current(self) -> tuple[NumpyObservation, np.ndarray | None, np.ndarray | None]:
+        """Return the current observations, their masks and the policy's memories."""
+        return self._observation, self._mask, self.memory
+
+    def fresh_memory(self) -> np.ndarray | None:
+        """Return the memories at the start of episodes."""
+        return None if self.memory is None else np.zeros_like(self.memory)
+
+    def go_on_from(self, state: GroupState) -> None:
+        """Go on from other observations."""
+        self._observation, self._mask, self.memory = state.observation, state.mask, state.memory
 
 
-class GroupCollector(RolloutCollector):
+class GroupCollector(GroupSteps, RolloutCollector):
     """Collects for some environments of a run; the run values the final observations of truncated episodes."""
 
     def __init__(self, env: Any, actor: OwnRows, setup: SamplerSetup) -> None:
@@ -217,25 +274,10 @@ class GroupCollector(RolloutCollector):
         self._first = actor.rows.start
         self.truncated: list[TruncatedEpisodes] = []  # in the latest rollout
 
-    def _start(self) -> None:
-        """Leave it to the run to start the environments, or to restore them."""
-
     @property
     def shows_mask(self) -> bool:
         """Whether the current observations have action masks."""
         return self._mask is not None
-
-    def shown(self) -> tuple[NumpyObservation, np.ndarray | None, np.ndarray | None]:
-        """Return the current observations, their masks and the policy's memories."""
-        return self._observation, self._mask, self.memory
-
-    def fresh_memory(self) -> np.ndarray | None:
-        """Return the memories at the start of episodes."""
-        return None if self.memory is None else np.zeros_like(self.memory)
-
-    def go_on_from(self, state: GroupState) -> None:
-        """Go on from other observations."""
-        self._observation, self._mask, self.memory = state.observation, state.mask, state.memory
 
     def fill(self, storage: RolloutStorage, controls: Mapping[str, float], note: Callable[[StepBatch], None]) -> None:
         """Collect a rollout into `storage`."""
@@ -258,6 +300,8 @@ class _WatchedEnv(SyncVectorEnv):
     def __init__(self, setup: SamplerSetup, number: int, rows: slice) -> None:
         self._start = rows.start
         self._progress = setup.progress.view()[number]
+        self.stepping = self.saving = 0.0
+        """Seconds of steps and of snapshots since the start of a rollout."""
         slots = []
         for index in range(rows.start, rows.stop):
             self._enter(index - rows.start)
@@ -265,7 +309,17 @@ class _WatchedEnv(SyncVectorEnv):
         super().__init__(slots)
 
     def _step_slots(self, actions: Any, batch: Any, rewards: np.ndarray) -> GroupStep:
-        return step_slots(self._slots, actions, batch, rewards, self._enter)
+        started = time.perf_counter()
+        step = step_slots(self._slots, actions, batch, rewards, self._enter)
+        self.stepping += time.perf_counter() - started
+        return step
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the complete state of the environments; None if they cannot be saved."""
+        started = time.perf_counter()
+        state = super().state_dict()
+        self.saving += time.perf_counter() - started
+        return state
 
     def _enter(self, row: int) -> None:
         self._progress[0] += 1

@@ -6,7 +6,7 @@ The memory is anonymous: it is released with the last process that maps it, so n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import HostAction
 from rl_training.data.observations import NumpyObservation, allocate, map_observation
+from rl_training.envs.step import empty_obs
 from rl_training.envs.workers.shared_rows import RawMemory, SharedArray
 
 
@@ -30,6 +31,10 @@ class RolloutForm:
     """Choices of an action mask; 0: there are no masks."""
     example: HostAction
     """What acting returns for one step of all environments."""
+    raw: bool = False
+    """Whether observations keep their own precision, for a replay that scales them later."""
+    more: Mapping[str, tuple[tuple[int, ...], Any]] = field(default_factory=dict)
+    """Shape and type of what further columns contain of one step of an environment."""
 
 
 class SharedRollout:
@@ -45,7 +50,7 @@ class SharedRollout:
             return shared(row.shape[1:], row.dtype)
 
         example = form.example
-        row = allocate(form.observation_space, (1,))
+        row = empty_obs(form.observation_space, 1) if form.raw else allocate(form.observation_space, (1,))
         self._columns: dict[str, Any] = {
             "observation": map_observation(of_one_row, row),
             "action": of_one_row(example.action),
@@ -60,6 +65,7 @@ class SharedRollout:
             self._columns |= {"log_prob": shared((), np.float32), "value": shared((), np.float32)}
         if example.memory is not None:
             self._columns["memory"] = of_one_row(example.memory)
+        self._columns |= {name: shared(*kind) for name, kind in form.more.items()}
 
     def columns(self, rows: slice) -> dict[str, Any]:
         """Return views of the columns of some environments, [num_steps, rows, ...]."""
@@ -152,6 +158,17 @@ def unpacked(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: unpacked(value) for key, value in tree.items()}
     return torch.from_numpy(tree.array) if isinstance(tree, _Packed) else tree
+
+
+def stream_state(stream: torch.Generator | np.random.Generator, state: Any = None) -> Any:
+    """Return the state of a random stream, after setting it if one is given."""
+    if isinstance(stream, torch.Generator):
+        if state is not None:
+            stream.set_state(state)
+        return stream.get_state()
+    if state is not None:
+        stream.bit_generator.state = state
+    return stream.bit_generator.state
 
 
 def _numpy_type(tensor: Tensor) -> np.dtype[Any]:

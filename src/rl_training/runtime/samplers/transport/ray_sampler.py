@@ -12,7 +12,7 @@ import numpy as np
 
 from rl_training.envs.families.sdl import silence_sdl
 from rl_training.envs.workers.serving import sendable
-from rl_training.runtime.samplers.sampler import Sampler, SamplerSetup, failure_of
+from rl_training.runtime.samplers.sampler import SamplerSetup, failure_of
 from rl_training.runtime.samplers.transport.mirrored_memory import snapshot, write
 from rl_training.runtime.sweep.ray_cluster import check_versions
 
@@ -46,7 +46,7 @@ class RaySampler:
             silence_sdl()
             # Unpickled here and not by Ray, so that an error in user code is returned like any other.
             loaded: SamplerSetup = pickle.loads(setup)
-            self._sampler = Sampler(loaded, number, rows)
+            self._sampler = loaded.make(loaded, number, rows)
             self._setup = loaded
             return platform.node()
 
