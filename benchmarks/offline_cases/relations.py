@@ -62,7 +62,7 @@ RELATIONS = (
     Relation("beats", "iql-pendulum", "bc-pendulum-replay"),
     Relation("fails", "cql-pendulum-plain_sac", "pendulum/expert-v0"),
     *_of_peers(),
-    Relation("reaches", "sac-pendulum-rlpd", "sac-pendulum"),
+    Relation("reaches", "sac-pendulum-from_dataset_four_updates", "sac-pendulum"),
     Relation("reaches", "sac-pendulum-from_dataset", "sac-pendulum"),
     Relation("reaches", "sac-pendulum-from_dataset_layer_norm", "sac-pendulum"),
     Relation("reaches", "sac-hopper-from_dataset", "sac-hopper-200k", "Hopper-v5", at_step=100_000),

@@ -23,6 +23,7 @@ from rl_training.errors import ConfigError, EnvironmentFailure
 from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.samplers.groups import SampledGroups
 from rl_training.runtime.samplers.pool import SamplerPool
+from rl_training.runtime.samplers.shared_memory import check_weights
 from rl_training.runtime.workflows import resume, train
 
 OWN_METRICS = ("policy_lag", "bytes_moved")
@@ -146,6 +147,19 @@ def test_samplers_get_the_networks_that_act_and_a_subclass_has_to_name_its_own()
         one.optimizer.values.add_(1.0)
     other.load_acting_weights(one.acting_weights())
     assert_same_state(one.model.state_dict(), other.model.state_dict())
+
+
+def test_restored_weights_have_to_be_those_of_the_networks_that_act() -> None:
+    weights: dict[str, Any] = {"actor": {"weight": torch.zeros(2), "bias": torch.zeros(1)}}
+    unfitting: list[dict[str, Any]] = [
+        {"actor": {"weight": torch.ones(2)}},
+        {**weights, "critic": {"w": torch.ones(1)}},
+        {},
+    ]
+    check_weights(weights, {"actor": {"weight": torch.ones(2), "bias": torch.ones(1)}}, "before_update")
+    for found in unfitting:
+        with pytest.raises(ValueError, match="before_update does not hold the weights of the networks that act"):
+            check_weights(weights, found, "before_update")
 
 
 def test_samplers_take_all_steps_of_a_round_at_once_and_say_so(tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ from rl_training.runtime.samplers.payoff import Payoff
 from rl_training.runtime.samplers.sampler import Collected, Order, Sampler, TruncatedEpisodes
 from rl_training.runtime.samplers.shared_memory import (
     RolloutForm,
+    check_weights,
     copied,
     packed,
     unpacked,
 )
-from rl_training.runtime.setup.restored_state import check_form
 from rl_training.runtime.setup.streams import derive_seeds
 
 ALL = slice(None)
@@ -221,7 +221,7 @@ class SampledCollector:
         self._step = step
         weights = state.get("before_update") if self.lag else None
         if weights is not None:
-            check_form(self.actor.learned_weights(), weights, "collector.before_update")
+            check_weights(self.actor.learned_weights(), weights, "collector.before_update")
         self._before_update = weights
         if state["env"] is None:
             self._reset(derive_seeds(self.seed, "environment", "resumed", step, count=self.env.num_envs))

@@ -20,13 +20,13 @@ from rl_training.runtime.samplers.replay_sampler import CollectedRound, PlannedS
 from rl_training.runtime.samplers.sampler import GroupSampler, SamplerSetup
 from rl_training.runtime.samplers.shared_memory import (
     RolloutForm,
+    check_weights,
     copied,
     packed,
     stream_state,
     unpacked,
 )
 from rl_training.runtime.session import TrainingSession
-from rl_training.runtime.setup.restored_state import check_form
 
 ALL = slice(None)
 LONGEST_ROUND = 32
@@ -217,5 +217,5 @@ class SampledRounds:
         """Restore the weights of the next round from a collector's state."""
         weights = state.get("before_update") if self.lag else None
         if weights is not None:
-            check_form(self.actor.acting_weights(), weights, "collector.before_update")
+            check_weights(self.actor.acting_weights(), weights, "collector.before_update")
         self._before_update = weights

@@ -18,6 +18,7 @@ from rl_training.algorithms.base import HostAction
 from rl_training.data.observations import NumpyObservation, allocate, map_observation
 from rl_training.envs.step import empty_obs
 from rl_training.envs.workers.shared_rows import RawMemory, SharedArray
+from rl_training.runtime.setup.restored_state import check_form
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,13 @@ def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tupl
             yield from leaves(value, (*path, key))
         elif isinstance(value, Tensor):
             yield (*path, key), value.detach()
+
+
+def check_weights(expected: Mapping[str, Any], found: Mapping[str, Any], place: str) -> None:
+    """Raise an error if restored weights are not those of the same networks."""
+    check_form(expected, found, place)
+    if {path for path, _ in leaves(expected)} != {path for path, _ in leaves(found)}:
+        raise ValueError(f"{place} does not hold the weights of the networks that act")
 
 
 def copied(tree: Mapping[str, Any]) -> dict[str, Any]:
