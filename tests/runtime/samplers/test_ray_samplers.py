@@ -18,7 +18,9 @@ from unittest import mock
 import pytest
 
 from harness import assert_same_run, only_run, tiny_config
+from planning_runs import planning_config
 from processes import Launcher, assert_survives_kills, command, process_environment, train_arguments, uninterrupted
+from replays import assert_same_run_and_replay, off_policy_config
 from rl_training.errors import ConfigError, EnvironmentFailure
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import read_metadata
@@ -131,6 +133,21 @@ def test_any_number_of_samplers_on_two_nodes_gives_the_bits_of_processes(
         assert_same_run(there, reference)
     assert [len(places) for places in nodes] == [1, 2, 2]
     _wait_until(lambda: not _samplers())
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(
+    ("make", "task"),
+    [(off_policy_config, "dqn_lstm"), (off_policy_config, "td3"), (planning_config, "efficientzero")],
+    ids=["dqn", "td3", "planning"],
+)
+def test_samplers_of_replays_and_searches_on_two_nodes_give_the_bits_of_processes(
+    cluster: Any, tmp_path: Path, make: Callable[..., TrainConfig], task: str, lag: int
+) -> None:
+    settings: dict[str, Any] = {"samplers": 2, "num_envs": 3, "total_timesteps": 120, "policy_lag": lag}
+    here = _train(make(task, tmp_path / "here", **settings))
+    cluster_keys = {"sampler_backend": "ray", "ray_address": cluster.address}
+    assert_same_run_and_replay(_train(make(task, tmp_path / "there", **settings, **cluster_keys)), here)
 
 
 def test_a_killed_actor_is_named_and_replaced_and_changes_no_bit(cluster: Any, tmp_path: Path) -> None:
