@@ -91,6 +91,10 @@ def train(
         from rl_training.runtime.sweep.server import start_sweep_server
 
         start_sweep_server()
+    elif (config.devices or 1) > 1:
+        from rl_training.runtime.sweep.server import start_rank_server
+
+        start_rank_server()
     workflows = _workflows()
     from rl_training.runtime.recording.progress import make_progress
 

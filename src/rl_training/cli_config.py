@@ -59,12 +59,16 @@ class ConfigRequest:
         str | None, typer.Option("--executor", metavar="NAME", help="How seeds are run: serial, processes or ray.")
     ] = None
     ray_address: Annotated[
-        str | None, typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster, for --executor ray.")
+        str | None,
+        typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster of --executor ray or of samplers."),
     ] = None
     total_timesteps: Annotated[int | None, integer_option("--total-timesteps", "Environment steps to train for.")] = (
         None
     )
     num_envs: Annotated[int | None, integer_option("--num-envs", "Parallel environments.")] = None
+    devices: Annotated[
+        int | None, integer_option("--devices", "Learners that share environments and batches, each on its own GPU.")
+    ] = None
     output_dir: Annotated[
         Path | None,
         typer.Option("--output-dir", metavar="DIRECTORY", help="Where the run directory is made."),
@@ -142,7 +146,6 @@ def _apply_overrides(
         "benchmark.seeds": None if request.seeds is None else parse_seeds(request.seeds),
         "benchmark.jobs": _jobs(request.jobs),
         "benchmark.executor": request.executor,
-        "benchmark.ray_address": request.ray_address,
         "tags": request.tag,
     }
     overrides |= {
@@ -151,6 +154,7 @@ def _apply_overrides(
             "seed",
             "total_timesteps",
             "num_envs",
+            "devices",
             "output_dir",
             "name",
             "init",
@@ -159,14 +163,21 @@ def _apply_overrides(
             "eval_episodes",
         )
     }
-    config = load_config(
-        request.config,
-        preset=request.preset,
-        base=base,
-        overrides=overrides,
-        set_values=request.set_values or (),
-        loaded=loaded,
-    )
+
+    def load(**address: str) -> TrainConfig:
+        return load_config(
+            request.config,
+            preset=request.preset,
+            base=base,
+            overrides=overrides | address,
+            set_values=request.set_values or (),
+            loaded=loaded,
+        )
+
+    config = load()
+    if request.ray_address is not None:
+        of_samplers = config.sampler_backend == "ray" and config.benchmark.get("executor") != "ray"
+        config = load(**{"ray_address" if of_samplers else "benchmark.ray_address": request.ray_address})
     seeds = config.benchmark.get("seeds")
     if request.seed is not None and seeds is not None:
         raise ConfigError(

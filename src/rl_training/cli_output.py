@@ -35,6 +35,8 @@ class Output:
 
     def show(self, record: Mapping[str, Any], lines: Iterable[str]) -> None:
         """Print a result: `record` as one JSON object, or the lines for people."""
+        if not _speaks():
+            return
         with _reader_may_leave():
             for line in [json.dumps(_strict(record), allow_nan=False)] if self.json else lines:
                 print(line)
@@ -53,11 +55,16 @@ class Output:
 
             print(printable_lines("".join(traceback.format_exception(error))), file=sys.stderr)
         sentences, status = _explain(error)
-        for sentence in sentences:
+        for sentence in sentences if _speaks() or getattr(error, "of_every_rank", False) else ():
             print(f"axiomrl: error: {printable_lines(sentence)}", file=sys.stderr)
         if self.json:
             self.show({"error": "\n".join(sentences), "exit_status": status}, ())
         return status
+
+
+def _speaks() -> bool:
+    """Return whether this process is no other rank than the first of a run that torchrun has started."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 
 
 def _show_help(context: typer.Context, asked: bool) -> None:
@@ -195,7 +202,7 @@ def _logging_to_stderr(*, quiet: bool) -> Iterator[None]:
     logger.addHandler(handler)
     # A library of an environment may add a handler to the root logger, which would show every line a second time.
     logger.propagate = bool(logging.getLogger().handlers)
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    logger.setLevel(logging.CRITICAL if not _speaks() else logging.WARNING if quiet else logging.INFO)
     try:
         yield
     finally:

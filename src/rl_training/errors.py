@@ -13,6 +13,8 @@ class AxiomError(Exception):
     """Base class of all errors whose message is meant for the user."""
 
     exit_status = 2
+    of_every_rank = False
+    """Whether any rank of a run that torchrun has started prints the message, because rank 0 may be unable to."""
 
 
 class ConfigError(AxiomError):
@@ -21,6 +23,12 @@ class ConfigError(AxiomError):
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
+
+
+class MeetingError(ConfigError):
+    """A rank of a run cannot reach the others."""
+
+    of_every_rank = True
 
 
 class MissingExtraError(AxiomError):

@@ -112,6 +112,16 @@ def test_wrong_seeds_in_a_file_are_refused_like_those_of_the_flag(axiomrl: Comma
     assert_refused(axiomrl("train", "--config", "c.yaml"), "c.yaml: benchmark.seeds: must be ")
 
 
+def test_the_address_of_a_cluster_is_for_seeds_or_for_samplers(axiomrl: Command) -> None:
+    samplers = ["--num-envs", "2", "--set", "samplers=2", "--set", "sampler_backend=ray"]
+    address = ["--ray-address", "127.0.0.1:1"]
+    command = ("--algo", "ppo", "--env", "CartPole-v1")
+    assert "ray_address: 127.0.0.1:1" in axiomrl("config", *command, *samplers, *address).out.splitlines()
+    both = axiomrl("config", *command, *samplers, "--seeds", "1,2", "--executor", "ray", *address).out.splitlines()
+    assert "ray_address: null" in both
+    assert "  ray_address: 127.0.0.1:1" in both
+
+
 def test_a_seed_is_not_silently_ignored_beside_the_seeds_of_a_file(axiomrl: Command, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(f"{COMPLETE}benchmark: {{seeds: [1, 2]}}\n")
     refused = axiomrl("config", "--config", "c.yaml", "--seed", "7")

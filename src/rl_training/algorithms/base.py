@@ -11,6 +11,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
+from rl_training.algorithms.learners import ALONE, Learners
 from rl_training.data.observations import NumpyObservation, Observation, to_tensor
 from rl_training.data.rollout import Rollout
 from rl_training.errors import ConfigError
@@ -44,6 +45,8 @@ class Algorithm(ABC):
     """
     acting_parts: ClassVar[tuple[str, ...]] = ()
     """Those of `parts` that acting changes; where samplers act, the run gets them back with what was collected."""
+    learners: Learners = ALONE
+    """Those that learn the same weights from other shares of every batch."""
 
     def __init__(
         self,
@@ -86,6 +89,18 @@ class Algorithm(ABC):
         A vector `td_error` [B] is not a metric: it becomes the priorities of the batch's transitions. A batch of a
         replay is valid until `update` returns; the next one uses the same memory.
         """
+
+    def share(self, learners: Learners) -> None:
+        """Learn together with others from now on: every part that has `share`, as optimizers do, steps along means."""
+        self.learners = learners
+        shared = [part for name in self.parts if hasattr(part := getattr(self, name), "share")]
+        if not shared:
+            raise ConfigError(
+                f"devices: none of the parts of {type(self).__name__} takes the mean of several learners' gradients; "
+                "let it step by a FlatOptimizer that is listed in `parts`, or leave devices out"
+            )
+        for part in shared:
+            part.share(learners.average)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that acting and learning depend on, under the names in `parts`."""

@@ -102,6 +102,7 @@ class DQN(OffPolicyAlgorithm):
     params: DQNParams
     parts = ("model", "target_model", "optimizer", "repeats")
     acting_networks = ("model",)
+    acting_parts = ("repeats",)
 
     @classmethod
     def for_params(cls, params: Any) -> type[Algorithm]:

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from rl_training.algorithms.advantages import explained_variance, generalized_advantage, vtrace
 from rl_training.algorithms.base import Algorithm, HostAction, OnPolicyAlgorithm, class_with_memory
+from rl_training.algorithms.learners import Learners
 from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.data.observations import (
@@ -50,6 +51,7 @@ class PPOBatch:
     value: Tensor  # [B] predicted when acting
     advantage: Tensor  # [B]
     target_value: Tensor  # [B] the lambda-return
+    advantage_moments: Tensor | None = None  # [2] mean and deviation to normalise with; None: those of `advantage`
 
     def select(self, indices: Tensor) -> PPOBatch:
         """Return the rows given by `indices`."""
@@ -72,7 +74,9 @@ def ppo_loss(
     distribution, value = model(batch.observation, batch.action_mask)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = log_ratio.exp()
-    advantage = scaled_advantage(batch.advantage) if params.normalize_advantage else batch.advantage
+    advantage = batch.advantage
+    if params.normalize_advantage:
+        advantage = scaled_advantage(advantage, batch.advantage_moments)
     clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
     policy_loss = -torch.minimum(advantage * ratio, advantage * clipped_ratio).mean()
 
@@ -99,9 +103,20 @@ def ppo_loss(
     return loss, parts
 
 
-def scaled_advantage(advantage: Tensor) -> Tensor:
-    """Return advantages normalised to zero mean and unit standard deviation."""
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+def scaled_advantage(advantage: Tensor, moments: Tensor | None = None) -> Tensor:
+    """Return advantages normalised to zero mean and unit standard deviation, or by the mean and deviation given."""
+    mean, deviation = (advantage.mean(), advantage.std()) if moments is None else moments.unbind()
+    return (advantage - mean) / (deviation + 1e-8)
+
+
+def joint_moments(advantage: Tensor, learners: Learners) -> Tensor:
+    """Return mean and standard deviation [2] of the advantages of all learners, who have equally many."""
+    own = advantage.double()
+    mean, spread = own.mean(), own.var(correction=0)
+    joint, square, spread = learners.average(torch.stack([mean, mean.square(), spread])).unbind()
+    rows = len(own) * learners.count
+    variance = (spread + square - joint.square()) * (rows / max(rows - 1, 1))
+    return torch.stack([joint, variance.clamp(min=0).sqrt()]).to(advantage.dtype)
 
 
 def policy_change(log_ratio: Tensor, clip_coef: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -261,17 +276,23 @@ class PPO(OnPolicyAlgorithm):
         step: Any = {"learning_rate": controls["learning_rate"], "max_grad_norm": self.params.max_grad_norm}
         history: list[dict[str, Tensor]] = []
         for minibatch in self._minibatches(transitions, generator):
-            parts = self.gradient(minibatch, scheduled)
+            parts = self.gradient(self._with_joint_moments(minibatch), scheduled)
             history.append(parts)
             if self.params.target_kl is not None:
                 approx_kl, _ = policy_change(parts["log_ratio"], controls["clip_coef"])
-                if approx_kl > KL_MARGIN * self.params.target_kl:
+                if self.learners.average(approx_kl) > KL_MARGIN * self.params.target_kl:
                     break
             parts["gradient_norm"] = self.optimizer.descend(**step)
         log_ratio = torch.cat([parts.pop("log_ratio") for parts in history])  # of all gradient steps
         means = {name: torch.stack([parts[name] for parts in history if name in parts]).mean() for name in history[0]}
         means["approx_kl"], means["clip_fraction"] = policy_change(log_ratio, controls["clip_coef"])
         return means
+
+    def _with_joint_moments(self, minibatch: PPOBatch) -> PPOBatch:
+        """Return the minibatch, to be normalised together with those of other learners if there are any."""
+        if self.learners.count == 1 or not self.params.normalize_advantage:
+            return minibatch
+        return replace(minibatch, advantage_moments=joint_moments(minibatch.advantage, self.learners))
 
     def prepare(self, rollout: Rollout) -> PPOBatch:
         """Evaluate the rollout under the policy that acted, unless acting did, and compute advantages and targets.
@@ -373,5 +394,5 @@ class PPO(OnPolicyAlgorithm):
             if indices is None:
                 yield batch
             # A single left-over row has no standard deviation; the next epoch puts it elsewhere.
-            elif len(indices) > 1 or not self.params.normalize_advantage:
+            elif len(indices) * self.learners.count > 1 or not self.params.normalize_advantage:
                 yield batch.select(indices)

@@ -143,7 +143,7 @@ class SAC(OffPolicyAlgorithm):
         "exploration",
         "updates",
     )
-    acting_parts = ("exploration",)
+    acting_parts: ClassVar[tuple[str, ...]] = ("exploration",)
     acting_networks = ("actor",)
     draws = NOTHING_DRAWN
     """What is random about the critics of the current update."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -33,6 +33,10 @@ class Temperature:
             # The gradient of the loss log_temperature * (entropy - target_entropy).
             self.optimizer.gradient.copy_(entropy.detach().mean() - target_entropy)
             self.optimizer.descend(learning_rate=learning_rate, max_grad_norm=None)
+
+    def share(self, average: Callable[[Tensor], Tensor]) -> None:
+        """Learn from the mean gradient of several learners from now on."""
+        self.optimizer.share(average)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the temperature and its optimizer's statistics."""

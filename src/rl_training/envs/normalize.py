@@ -199,6 +199,11 @@ class RewardNormalizer:
         self._moments = ScalarMoments()
         self._returns = np.zeros(num_envs)  # [num_envs] discounted sums of the episodes in progress
 
+    @property
+    def moments(self) -> ScalarMoments:
+        """The statistics of discounted returns."""
+        return self._moments
+
     def reset(self) -> None:
         """Discard the episodes in progress, but keep the statistics."""
         self._returns[:] = 0.0
@@ -253,6 +258,11 @@ class Normalizers:
     def __bool__(self) -> bool:
         """Return whether anything is normalised."""
         return self.observation is not None or self.reward is not None
+
+    def moments(self) -> list[RunningMoments | ScalarMoments]:
+        """Return all running statistics, in a fixed order."""
+        observation = [] if self.observation is None else list(self.observation.moments.values())
+        return [*observation, *([] if self.reward is None else [self.reward.moments])]
 
     def begin(self, obs: Obs) -> None:
         """Add the first observations of new episodes; episodes in progress are discarded."""

@@ -30,7 +30,6 @@ from rl_training.experiment.configuration.fork_rules import (
     rules,
 )
 from rl_training.experiment.configuration.names_elsewhere import unknown_parameter, unknown_top_level_key
-from rl_training.experiment.configuration.sampler_checks import check_samplers
 from rl_training.experiment.configuration.validation import (
     Problem,
     Source,
@@ -44,6 +43,8 @@ from rl_training.experiment.named_callbacks import check_callbacks
 from rl_training.experiment.registry import find_algorithm, get_algorithm_spec, list_algorithm_specs, unknown_algorithm
 from rl_training.experiment.schedules import Schedule, as_schedule
 from rl_training.experiment.tasks import TASKS, check_suite, lists_environments, tasks_of
+from rl_training.experiment.workers.device_checks import check_devices
+from rl_training.experiment.workers.sampler_checks import check_samplers
 
 
 def _is_device(name: str) -> bool:
@@ -66,9 +67,10 @@ class TrainConfig:
         **rules(FREE, "total_timesteps", "output_dir", "eval_episodes", "eval_interval", "log_interval"),
         **rules(FREE, "checkpoint_interval", "keep_checkpoints", "deterministic", "torch_threads"),
         **rules(FREE, "acceleration", "callbacks", "samplers", "sampler_backend", "policy_lag"),
+        **rules(FREE, "ray_address"),
         **rules(FREE, "name", "tags", "early_stopping", "tracking", "video"),
         **rules(ALGORITHM, "algo"),
-        **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs"),
+        **rules(ENVIRONMENTS, "env_id", "num_envs", "execution_backend", "env_kwargs", "devices"),
         **rules(DATASET, "dataset"),
         **rules(STREAMS, "seed", "device"),
         **rules(START, "init"),
@@ -97,6 +99,11 @@ class TrainConfig:
     device: Annotated[str, Predicate(_is_device), DocInfo("auto, cpu, cuda, cuda:N or mps")] = "auto"
     """Device of the networks; auto: a GPU if there is one."""
 
+    devices: Annotated[int, Ge(1)] | None = None
+    """Learners that share the environments and every batch, and learn the same weights: each a process, on a GPU of its
+    own if there are any; null: one. `num_envs` and sizes of batches count for all together. For algorithms that learn
+    on-policy or from a replay."""
+
     num_envs: Annotated[int, Ge(1)] = 1
     """Parallel copies of the environment."""
 
@@ -109,8 +116,13 @@ class TrainConfig:
     """Processes that hold a copy of the policy and collect, each in its share of the environments, with the same
     results however many they are; null: the run itself collects."""
 
-    sampler_backend: Literal["process"] = "process"
-    """Where samplers run: `process`: on this machine, with shared memory and one thread each."""
+    sampler_backend: Literal["process", "ray"] = "process"
+    """Where samplers run, with the same results: `process`: on this machine, with shared memory and one thread each;
+    `ray`: as actors with one CPU each, spread over a Ray cluster (extra `ray`)."""
+
+    ray_address: NonEmptyText | None = None
+    """Address of the Ray cluster for `sampler_backend: ray`, such as `10.0.0.5:6379`; null: that of the variable
+    RAY_ADDRESS, or else one that is started on this machine and ends with the run."""
 
     policy_lag: Literal[0, 1] = 0
     """1: samplers collect with the weights from before the last update, or round of updates, while it is made; 0: they
@@ -215,7 +227,8 @@ def validate_config(raw: Mapping[str, Any], *, source: Source | None = None) -> 
     values, problems = check_record(
         TrainConfig, raw, unknown=lambda name, fields: unknown_top_level_key(name, fields, raw)
     )
-    for check in (_check_algorithm, _check_environment, check_blocks, check_callbacks, check_samplers, _check_dataset):
+    parts = (check_blocks, check_callbacks, check_samplers, check_devices, _check_dataset)
+    for check in (_check_algorithm, _check_environment, *parts):
         problems += check(values)
     if not problems:
         problems += _check_tasks(values)

@@ -27,6 +27,7 @@ from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.runs import dependency_versions
 from rl_training.experiment.sweeps import resolve_benchmark_seeds
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.ranks.placement import placed_config, refuse_ranks_of_sweeps
 from rl_training.runtime.runner import FunctionRunner
 from rl_training.runtime.session import TrainResult
 from rl_training.runtime.setup.dataset_setup import with_dataset
@@ -46,8 +47,9 @@ class AlgorithmTrainer:
 
     def train(self) -> TrainResult:
         """Run the algorithm's train function."""
-        train = get_algorithm_spec(self.config.algo).load_train()
-        result: TrainResult = train(self.config, callbacks=self.callbacks, checkpoint=self.resume_point)
+        config = placed_config(self.config, self.resume_point)
+        train = get_algorithm_spec(config.algo).load_train()
+        result: TrainResult = train(config, callbacks=self.callbacks, checkpoint=self.resume_point)
         return result
 
 
@@ -148,6 +150,7 @@ class DefaultExperimentManager:
         admit_algorithm(config.algo, origin)
         config = with_dataset(with_fixed_init(check_config(config)))
         if resolve_benchmark_seeds(config) or continue_from is not None:
+            refuse_ranks_of_sweeps()
             summary = None if continue_from is None else Path(continue_from)
             return setup_sweep(self, config, callbacks=callbacks, continue_from=summary, trust_code=trust_code)
         refuse_executor_without_seeds(config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,11 @@ class FlatOptimizer:
         self.state["step"] = torch.zeros((), device=count_device)
         # The count itself, available without a device synchronisation; the tensor is set before it is read.
         self._steps = 0
+        self._average: Callable[[Tensor], Tensor] | None = None
+
+    def share(self, average: Callable[[Tensor], Tensor]) -> None:
+        """Step along the mean gradient of several learners from now on; `average` replaces a tensor by its mean."""
+        self._average = average
 
     def step(self, loss: Tensor, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
         """Make one step along the gradient of `loss` and return the gradient's norm before clipping."""
@@ -74,6 +79,8 @@ class FlatOptimizer:
     @torch.no_grad()
     def descend(self, *, learning_rate: float, max_grad_norm: float | None) -> Tensor:
         """Make one step along the stored gradient and return its norm before clipping."""
+        if self._average is not None:
+            self._average(self.gradient)
         norm = torch.linalg.vector_norm(self.gradient)
         if max_grad_norm is not None:
             self.gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0))

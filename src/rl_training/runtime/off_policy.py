@@ -29,6 +29,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import env_params
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.ranks.opening import open_session
 from rl_training.runtime.samplers.payoff import Payoff
 from rl_training.runtime.samplers.replay_collecting import SampledReplayCollector
 from rl_training.runtime.samplers.rounds import plan_round
@@ -45,7 +46,7 @@ def train_off_policy(
     checkpoint: ResumePoint | None = None,
 ) -> TrainResult:
     """Train an off-policy algorithm as configured, or continue from a checkpoint."""
-    with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
+    with open_session(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         algorithm, collector, mix = begin_off_policy(session)
         while not session.done or collector.steps_left:
             _train_step(session, algorithm, collector, mix)
@@ -73,7 +74,7 @@ def _collect_here(session: TrainingSession) -> tuple[OffPolicyAlgorithm, ReplayC
         env,
         algorithm,
         _replay_maker(session, env, algorithm),
-        seed=session.config.seed,
+        seed=session.seed,
         device=session.device,
         generator=session.streams["policy"],
     )
@@ -185,7 +186,7 @@ def updates_due(before: int, after: int, params: ReplayParams, *, made: int, sto
 def _updates_due(session: TrainingSession, params: ReplayParams, replay: Replay, before: int, after: int) -> int:
     """Return the number of updates due now; steps beyond the horizon count for none."""
     after = min(after, session.config.total_timesteps)  # which need not be a multiple of num_envs
-    return updates_due(before, after, params, made=session.update_count, stored=replay.size)
+    return updates_due(before, after, params, made=session.update_count, stored=session.fewest(replay.size))
 
 
 def _train_step(
@@ -201,7 +202,7 @@ def _train_step(
     session.count_episodes(step)
     if isinstance(collector, SampledReplayCollector):
         collector.rounds.show(session)
-    after = before + collector.env.num_envs
+    after = before + collector.env.num_envs * session.learners
     updates = _updates_due(session, params, collector.replay, before, after)
     metrics: dict[str, Tensor] = {}
     with session.timed("update"):

@@ -10,6 +10,7 @@ from rl_training.experiment.checkpoints import ResumePoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import RolloutCollector
+from rl_training.runtime.ranks.opening import open_session
 from rl_training.runtime.samplers.collecting import SampledCollector
 from rl_training.runtime.samplers.payoff import Payoff
 from rl_training.runtime.session import TrainingSession, TrainResult
@@ -21,7 +22,7 @@ def train_on_policy(
     config: TrainConfig, *, callbacks: Sequence[Callback] = (), checkpoint: ResumePoint | None = None
 ) -> TrainResult:
     """Train an on-policy algorithm as configured, or continue from a checkpoint."""
-    with TrainingSession(config, callbacks=callbacks, checkpoint=checkpoint) as session:
+    with open_session(config, callbacks=callbacks, checkpoint=checkpoint) as session:
         algorithm, collector = begin_on_policy(session)
         while not session.done:
             _train_step(session, algorithm, collector)
@@ -43,7 +44,7 @@ def _collect_here(session: TrainingSession) -> tuple[OnPolicyAlgorithm, AnyColle
         env,
         algorithm,
         num_steps=session.params.num_steps,
-        seed=session.config.seed,
+        seed=session.seed,
         device=session.device,
         generator=session.streams["policy"],
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 
 from torch import Tensor
@@ -16,13 +15,7 @@ from rl_training.envs.step import StepBatch, StepEvents
 from rl_training.errors import AxiomError, EnvironmentFailure
 from rl_training.experiment.benchmarking import score_metric
 from rl_training.experiment.cadence import Marks
-from rl_training.experiment.checkpoints import (
-    BEST,
-    ResumePoint,
-    go_back_to,
-    point,
-    prune_checkpoints,
-)
+from rl_training.experiment.checkpoints import ResumePoint, go_back_to
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tasks import is_suite
 from rl_training.runtime.acting.evaluator import EvaluationInterrupted, evaluate_tasks, evaluation_seeds
@@ -30,13 +23,14 @@ from rl_training.runtime.acting.films import Films
 from rl_training.runtime.callbacks import Callback, CallbackList, EarlyStopping
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.controls import Control
+from rl_training.runtime.ranks.share import WHOLE, Share
 from rl_training.runtime.recording.metrics import Stopwatch
-from rl_training.runtime.recording.recorded_run import RecordedRun
 from rl_training.runtime.recording.recorder import RunRecorder
 from rl_training.runtime.recording.replay_archive import ReplayArchive
 from rl_training.runtime.recording.result import EPISODE_BOUNDARY, EXACT
 from rl_training.runtime.recording.result import TrainResult as TrainResult
-from rl_training.runtime.run_utils import create_training_run, save_training_checkpoint, write_run_config
+from rl_training.runtime.recording.saved_run import SavedRun
+from rl_training.runtime.run_utils import create_training_run, write_run_config
 from rl_training.runtime.setup.callback_setup import make_named_callbacks
 from rl_training.runtime.setup.restored_state import (
     check_actions,
@@ -53,7 +47,7 @@ from rl_training.runtime.signals import SignalGuard
 logger = logging.getLogger("rl_training")
 
 
-class TrainingSession(RecordedRun):
+class TrainingSession(SavedRun):
     """Counts steps, and logs, evaluates and saves when their intervals have passed."""
 
     def __init__(
@@ -63,17 +57,19 @@ class TrainingSession(RecordedRun):
         callbacks: Sequence[Callback] = (),
         checkpoint: ResumePoint | None = None,
         weights: StartingWeights | None = None,
+        share: Share = WHOLE,
     ) -> None:
         """Check everything that can be checked before a run directory exists.
 
-        A new run starts with `weights` if given, in place of those that `init` names.
+        A new run starts with `weights` if given, in place of those that `init` names. With several learners, this is
+        the session of the one that has the given `share`.
         """
         super().__init__()
-        self.setup = RunSetup(config, checkpoint, weights)
+        self.setup = RunSetup(config, checkpoint, weights, share)
         self.config, self.params, self.device = self.setup.config, self.setup.params, self.setup.device
-        self.streams = Streams(self.config.seed, self.device)
-        early = [EarlyStopping(**self.config.early_stopping)] if self.config.early_stopping else []
-        self.callbacks = CallbackList([*early, *callbacks], named=make_named_callbacks(self.config))
+        self.learners, self.seed = share.count, share.seed(self.config.seed)
+        self.streams = Streams(self.seed, self.device, root=self.config.seed)
+        self.callbacks = self._make_callbacks(callbacks)
         self.resume_mode = EXACT
         self._resume_point = checkpoint
         self._signals = SignalGuard()
@@ -87,6 +83,10 @@ class TrainingSession(RecordedRun):
         self._save_marks = Marks(self.config.checkpoint_interval or max(1, horizon // 10), horizon)
         self._saved = False  # whether the latest checkpoint contains the current state
 
+    def _make_callbacks(self, callbacks: Sequence[Callback]) -> CallbackList:
+        early = [EarlyStopping(**self.config.early_stopping)] if self.config.early_stopping else []
+        return CallbackList([*early, *callbacks], named=make_named_callbacks(self.config))
+
     def __enter__(self) -> TrainingSession:
         self.setup.torch.apply()
         return self
@@ -94,7 +94,9 @@ class TrainingSession(RecordedRun):
     def start(self, algorithm: Algorithm, collector: Collector, replays: Sequence[Replay] = ()) -> None:
         """Create or reopen the run directory, restore the checkpoint if there is one, and begin."""
         self.algorithm, self.collector = algorithm, collector
-        self._archives = [ReplayArchive(replay, number) for number, replay in enumerate(replays)]
+        self._archives = [
+            ReplayArchive(replay, number) for number, replay in enumerate(replays, start=self.setup.share.rank)
+        ]
         self._policies = self.setup.make_policies(algorithm)
         lengths = self._restore(self._resume_point) if self._resume_point is not None else {}
         self.resume_mode = EXACT if collector.state_dict()["env"] is not None else EPISODE_BOUNDARY
@@ -173,7 +175,7 @@ class TrainingSession(RecordedRun):
             self.setup.load_normalizer_state_dict(state["normalizers"])
             self.streams.load_state_dict(session["streams"])
             if self._archives:
-                check_replay_counts(state["collector"], checkpoint.manifest["segments"])
+                check_replay_counts(state["collector"], checkpoint.manifest["segments"], self._archives[0].number)
             for archive in self._archives:
                 archive.restore(checkpoint.run_dir, checkpoint.manifest["segments"], fork=resumed.fork)
             self.collector.load_state_dict(state["collector"], step=checkpoint.step)
@@ -197,7 +199,12 @@ class TrainingSession(RecordedRun):
     @property
     def interrupted(self) -> bool:
         """Whether a signal requested the run to save and end."""
-        return self._signals.received is not None
+        return self.signal is not None
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that requested it."""
+        return self._signals.received
 
     @property
     def done(self) -> bool:
@@ -236,6 +243,10 @@ class TrainingSession(RecordedRun):
         for given in step.metrics:
             self.env_metrics.add(given, task)
 
+    def fewest(self, stored: int) -> int:
+        """Return the smallest number of stored transitions of all learners."""
+        return stored
+
     def collected(self) -> None:
         """Call the callbacks after collection, before the update."""
         if self.callbacks:  # making the event costs as much as a small product
@@ -246,15 +257,16 @@ class TrainingSession(RecordedRun):
     ) -> None:
         """Count collected steps and updates; log, evaluate and save if an interval has passed.
 
-        Metrics are checked for NaN immediately, or with `check_finite=False` before the next row or checkpoint: for
-        small updates the check would cost more than it saves.
+        With several learners each has taken as many steps. Metrics are checked for NaN immediately, or with
+        `check_finite=False` before the next row or checkpoint: for small updates the check would cost more than it
+        saves.
         """
-        before, self.step = self.step, self.step + steps
+        before, self.step = self.step, self.step + steps * self.learners
         self.update_count += updates
         self._saved = False
         self.metrics.add(metrics)
         if check_finite:
-            self.metrics.check_finite(self.step)
+            self._check_finite()
         row = self._log() if self._log_marks.crossed(before, self.step) else {}
         if self.callbacks and (updates or row):
             self.callbacks.call("on_update_end", self._event(row))
@@ -281,7 +293,7 @@ class TrainingSession(RecordedRun):
         try:
             with self.timed("eval"):
                 episodes, summary = evaluate_tasks(
-                    self._policies, seeds, suite=suite, interrupted=lambda: self.interrupted
+                    self._policies, seeds, suite=suite, interrupted=lambda: self._signals.received is not None
                 )
         except EvaluationInterrupted:
             return False
@@ -308,55 +320,12 @@ class TrainingSession(RecordedRun):
         self._times.setdefault("time_video", 0.0)
         with self.timed("video"):
             self._film_due = not self._films.record(
-                self._policies, self.run_dir, self.step, interrupted=lambda: self.interrupted, report=self.notify
+                self._policies,
+                self.run_dir,
+                self.step,
+                interrupted=lambda: self._signals.received is not None,
+                report=self.notify,
             )
-
-    # -- saving ----------------------------------------------------------------------------------
-
-    def save(self, *, best: bool = False) -> Path:
-        """Write a checkpoint of the complete state and return its path."""
-        assert self.run_dir is not None
-        self.metrics.check_finite(self.step)
-        self._check_saved()
-        step = self.step + self.collector.steps_in_progress
-        if best:
-            metric = score_metric(self._latest)
-            self._best = {
-                "path": f"checkpoints/step_{step}",
-                "metric": metric,
-                "mode": "max",
-                "value": self._latest[metric],
-                "step": self.step,
-            }
-        collector = self.collector.state_dict()
-        path = save_training_checkpoint(
-            self.run_dir,
-            step=step,
-            config=self.config,
-            state={
-                "algorithm": self.algorithm.state_dict(),
-                "normalizers": self.setup.normalizer_state_dict(),
-                "collector": collector,
-                "session": {
-                    "counters": self.counters(),
-                    "streams": self.streams.state_dict(),
-                    "callbacks": self.callbacks.state_dict(),
-                    "file_lengths": self._recorder.sync(),
-                },
-            },
-            resume_mode=EXACT if collector["env"] is not None else EPISODE_BOUNDARY,
-            spaces=self.setup.spaces_as_json(),
-            torch_threads=self.setup.torch.threads.number,
-            segments=[segment for archive in self._archives for segment in archive.save(self.run_dir)],
-            dataset=self.setup.dataset,
-        )
-        self._checkpoint_path, self._saved = path, True
-        if best:
-            point(self.run_dir, BEST, path)
-        prune_checkpoints(self.run_dir, self.config.keep_checkpoints)
-        self._recorder.update(latest_checkpoint=f"checkpoints/{path.name}", best_checkpoint=self._best)
-        self.callbacks.call("on_checkpoint", self._event(checkpoint_path=path))
-        return path
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -382,7 +351,7 @@ class TrainingSession(RecordedRun):
             status=status,
             stop_reason=self.stop_reason,
             resume_mode=self.resume_mode,
-            signal=None if complete else self._signals.received,
+            signal=None if complete else self.signal,
         )
 
     def __exit__(

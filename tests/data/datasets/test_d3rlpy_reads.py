@@ -21,6 +21,7 @@ import d3rlpy
 
 def test_d3rlpy_reads_the_episodes_and_the_environment_of_our_datasets() -> None:
     env = gym.make("Pendulum-v1")
+    assert env.spec is not None
     generator = np.random.default_rng(1)
     ours = [
         random_episode(generator, env.observation_space, env.action_space, steps, terminated=False) for steps in (5, 9)

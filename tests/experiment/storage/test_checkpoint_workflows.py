@@ -119,7 +119,7 @@ def test_a_kill_between_the_two_pointers_loses_neither(tmp_path, monkeypatch):
         point(run_dir, name, checkpoint)
 
     with monkeypatch.context() as patch:
-        patch.setattr("rl_training.runtime.session.point", die)
+        patch.setattr("rl_training.runtime.recording.saved_run.point", die)
         with pytest.raises(KeyboardInterrupt):
             train(tiny_config(tmp_path, eval_interval=64, keep_checkpoints=1))
     run_dir = next(tmp_path.iterdir())

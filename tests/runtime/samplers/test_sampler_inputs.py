@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from harness import tiny_config
 from rl_training.algorithms.params.ppo_params import PPOParams
 from rl_training.algorithms.ppo import PPO
 from rl_training.data.observations import sample_batch
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, MissingExtraError
 from rl_training.runtime.samplers.own_rows import OwnRows, check_rows_alone, convolve_own_rows
+from rl_training.runtime.sweep import ray_cluster
 from rl_training.runtime.workflows import train
 
 
@@ -43,6 +45,15 @@ from rl_training.runtime.workflows import train
         ),
         ({"samplers": 2, "policy_lag": 2}, "policy_lag: "),
         ({"samplers": 2, "sampler_backend": "thread"}, "sampler_backend: "),
+        (
+            {"sampler_backend": "ray"},
+            "sampler_backend: there are no samplers; set samplers to their number, or leave this out",
+        ),
+        (
+            {"samplers": 2, "ray_address": "10.0.0.5:6379"},
+            "ray_address: is read by sampler_backend ray only; set sampler_backend to ray, or leave the address out",
+        ),
+        ({"samplers": 2, "sampler_backend": "ray", "ray_address": ""}, "ray_address: "),
     ],
 )
 def test_a_setting_of_samplers_that_does_not_fit_is_refused(
@@ -51,6 +62,27 @@ def test_a_setting_of_samplers_that_does_not_fit_is_refused(
     with pytest.raises(ConfigError) as raised:
         tiny_config(tmp_path, **changes)
     assert sentence in str(raised.value)
+
+
+def test_samplers_on_ray_need_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"^sampler_backend: ray needs the extra `ray`: .*install"):
+        train(tiny_config(tmp_path, samplers=2, sampler_backend="ray"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+@pytest.mark.parametrize("by", ["key", "variable"])
+def test_samplers_on_a_cluster_that_is_not_there_are_one_sentence_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, by: str
+) -> None:
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: name)
+    monkeypatch.setenv("RAY_ADDRESS", address if by == "variable" else "")
+    config = tiny_config(tmp_path, samplers=2, sampler_backend="ray", ray_address=address if by == "key" else None)
+    sentence = f"ray_address: no Ray cluster answers at {address}; start one with `ray start --head`, or give"
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        train(config)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_algorithm_that_learns_only_from_its_present_policy_has_no_lag(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from rl_training.models.recurrent import RecurrentActorCritic, Sequences, Step
 class SequenceBatch(PPOBatch):
     """Rows of a minibatch that are sequences, one after the other."""
 
-    sequences: Sequences
+    sequences: Sequences = field(kw_only=True)
 
 
 class RecurrentPPO(PPO):

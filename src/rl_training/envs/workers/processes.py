@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
 
 CLOSE_SECONDS = 5.0
 """How long a process that was told to end may take."""
@@ -33,12 +33,7 @@ class WorkerProcess:
 
     def cause_of_death(self) -> str:
         """Return how the process ended."""
-        self.process.join(CLOSE_SECONDS)
-        code = self.process.exitcode
-        if code is None or code >= 0:
-            return f"exited with status {code}"
-        memory = ", often a sign of too little memory" if -code == signal.SIGKILL else ""
-        return f"was killed by {signal.Signals(-code).name}{memory}"
+        return cause_of_death(self.process)
 
     def end(self) -> None:
         """Kill the process and close the connection."""
@@ -49,7 +44,20 @@ class WorkerProcess:
         self.connection.close()
 
 
-def end_workers(workers: list[WorkerProcess]) -> None:
+def cause_of_death(process: BaseProcess) -> str:
+    """Return how a process ended."""
+    process.join(CLOSE_SECONDS)
+    code = process.exitcode
+    if code is None or code >= 0:
+        return f"exited with status {code}"
+    memory = ", often a sign of too little memory" if -code == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{memory}"
+
+
+AnyWorker = TypeVar("AnyWorker", bound=WorkerProcess)
+
+
+def end_workers(workers: list[AnyWorker]) -> None:
     """Kill all workers, then wait for each and forget them."""
     for worker in workers:
         if worker.process.is_alive():

@@ -51,12 +51,18 @@ def serve_commands(connection: Connection, make: Callable[[], Worker], failed: s
             connection.send((True, getattr(worker, command)(argument)))
     except (EOFError, ConnectionError):
         return
-    except NonFiniteError as error:
-        connection.send((False, NonFiniteError(str(error))))
-    except AxiomError as error:
-        connection.send((False, EnvironmentFailure(str(error))))
-    except Exception:
-        connection.send((False, EnvironmentFailure(f"{failed}:\n{traceback.format_exc().rstrip()}")))
+    except Exception as error:
+        connection.send((False, sendable(error, failed)))
+
+
+def sendable(error: Exception, failed: str) -> AxiomError:
+    """Return an error that can be sent to the run; an unexpected one has the text `failed` and its traceback."""
+    if isinstance(error, NonFiniteError):
+        return NonFiniteError(str(error))
+    if isinstance(error, AxiomError):
+        return EnvironmentFailure(str(error))
+    written = "".join(traceback.format_exception(error)).rstrip()
+    return EnvironmentFailure(f"{failed}:\n{written}")
 
 
 def end_with_parent() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -17,10 +17,17 @@ from rl_training.envs.spaces import mask_width
 from rl_training.envs.step import Obs
 
 
+class RawMemory(Protocol):
+    """Where shared arrays are allocated: a multiprocessing context, or what stands for one."""
+
+    def RawArray(self, typecode_or_type: Any, size_or_initializer: Any) -> Any:
+        """Return a buffer of as many bytes, which are zero."""
+
+
 class SharedArray:
     """An array that can be passed to a process when it starts."""
 
-    def __init__(self, context: BaseContext, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, context: RawMemory, shape: tuple[int, ...], dtype: Any) -> None:
         self._shape, self._dtype = shape, np.dtype(dtype)
         size = max(1, math.prod(shape) * self._dtype.itemsize)
         self._memory = context.RawArray("b", size)

@@ -241,6 +241,18 @@ class SessionState(_Plain):
     file_lengths: Annotated[dict[str, Count], AfterValidator(_both_files)]
 
 
+class RankState(_Plain):
+    """What a rank of a run with several learners has of its own; most of rank 0's is that of the run."""
+
+    episodes: Annotated[list[Annotated[list[Any], Len(2, 2)]], Len(0, LARGEST_COUNT)]
+    moments: list[dict[str, Any]]
+    acting: dict[str, Any] = {}
+    normalizers: dict[str, Any] | None = None
+    collector: dict[str, Any] = {}
+    counters: Counters | None = None
+    streams: Generators | None = None
+
+
 class State(_Plain):
     """The tree that `state.json` describes."""
 
@@ -248,6 +260,13 @@ class State(_Plain):
     normalizers: dict[str, Any] | None
     collector: dict[str, Any]
     session: SessionState
+    ranks: list[RankState] = []
+
+    @model_validator(mode="after")
+    def _other_ranks_are_complete(self) -> State:
+        if any(rank.counters is None or rank.streams is None for rank in self.ranks[1:]):
+            raise ValueError("the state of a rank is missing")
+        return self
 
 
 class SweepRun(_Plain):

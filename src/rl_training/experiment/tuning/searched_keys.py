@@ -52,7 +52,7 @@ NOT_SEARCHABLE: dict[str, str] = {
     "init": "all trials start alike; set it once for all trials",
     "callbacks": "they may do anything with a run; set them once for all trials",
     **dict.fromkeys(("device", "execution_backend", "deterministic", "torch_threads", "acceleration"), _SPEED),
-    **dict.fromkeys(("samplers", "sampler_backend"), _SPEED),
+    **dict.fromkeys(("samplers", "sampler_backend", "ray_address", "devices"), _SPEED),
     "policy_lag": "a lag trades what is learned for speed, and trials are scored by the former; set it for all",
     **dict.fromkeys(("output_dir", "name", "tags", "preset", "tracking", "video"), _NOT_LEARNING),
     **dict.fromkeys(("log_interval", "checkpoint_interval", "keep_checkpoints"), _NOT_LEARNING),

@@ -30,6 +30,7 @@ from rl_training.runtime.acting.policy import Policy, policies_from_checkpoint
 from rl_training.runtime.datasets.origin import default_stem, environment_spec, minari_entries, origin_of
 from rl_training.runtime.datasets.progress import progress_of
 from rl_training.runtime.datasets.recording import Recorded, recorded
+from rl_training.runtime.ranks.share import Share
 from rl_training.runtime.setup.restored_state import check_replay_counts, checkpoint_fits, read_checked_state
 
 _IN_MEMORY = 0.25  # part of the free memory; a larger replay is read into files
@@ -54,7 +55,7 @@ def export_replay(path: Path, name: str | None, *, quiet: bool = False, trust_co
     policy = next(iter(policies.values()))
     name = name or _free_name(default_stem(config, task, "replay"))
     with _room(checkpoint) as directory, checkpoint_fits(checkpoint):
-        rows = _read_rows(checkpoint, config, policy.observation_space, directory)
+        replays = _read_replays(checkpoint, config, policy.observation_space, directory)
         described = (
             f"the replay of {config.algo} on {task.env_id} (run {checkpoint.run_dir.name}, step {checkpoint.step}): "
             "what it did while it learned, with the rewards of training"
@@ -69,11 +70,12 @@ def export_replay(path: Path, name: str | None, *, quiet: bool = False, trust_co
         )
         with (
             new_dataset(description) as file,
-            progress_of(f"writing {name}", len(rows.columns["env"]), quiet=quiet) as progress,
+            progress_of(f"writing {name}", sum(len(rows.columns["env"]) for rows in replays), quiet=quiet) as progress,
         ):
-            for transitions in episodes_in(rows.columns):
-                file.add(_episode(rows, transitions, policy))
-                progress.add(len(transitions))
+            for rows in replays:
+                for transitions in episodes_in(rows.columns):
+                    file.add(_episode(rows, transitions, policy))
+                    progress.add(len(transitions))
     return recorded(name)
 
 
@@ -108,15 +110,33 @@ class _Rows(NamedTuple):
     stack: int
 
 
-def _read_rows(checkpoint: Checkpoint, config: TrainConfig, space: Space[Any], directory: Path | None) -> _Rows:
-    """Return the rows of a checkpoint's replay that can still be sampled."""
-    state = read_checked_state(checkpoint, config)["collector"]
-    entries = checkpoint.manifest["segments"]
-    check_replay_counts(state, entries)
+def _read_replays(
+    checkpoint: Checkpoint, config: TrainConfig, space: Space[Any], directory: Path | None
+) -> list[_Rows]:
+    """Return the rows of a checkpoint's replays, one of each learner, that can still be sampled."""
+    state = read_checked_state(checkpoint, config)
+    shares = [Share(rank, config.devices or 1) for rank in range(config.devices or 1)]
+    stack = env_params(config, "training").frame_stack
+    return [
+        _read_rows(share.of_state(state, checkpoint)["collector"], share.rank, checkpoint, space, stack, directory)
+        for share in shares
+    ]
+
+
+def _read_rows(
+    state: Mapping[str, Any],
+    number: int,
+    checkpoint: Checkpoint,
+    space: Space[Any],
+    stack: int,
+    directory: Path | None,
+) -> _Rows:
+    """Return the rows of one replay, given the state of its collector."""
+    entries = [entry for entry in checkpoint.manifest["segments"] if entry.get("replay", 0) == number]
+    check_replay_counts(state, entries, number)
     oldest, count = int(state["replay"]["oldest"]), int(state["replay"]["count"])
     first = min(entry["observations"][0] for entry in entries)
     last = max(entry["observations"][1] for entry in entries)
-    stack = env_params(config, "training").frame_stack
     observations = ObservationStore(space, last - first, stack=stack, directory=directory, keep_double=True)
     masks = MaskStore(last - first, directory=directory)
     parts: dict[str, list[np.ndarray]] = {column: [] for column in _COLUMNS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,12 @@ class RunningMeans:
             return {}
         sums = self._stacked().tolist()
         return {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
+
+    def average(self, average: Callable[[Tensor], Tensor]) -> None:
+        """Replace the sums by their means over several learners, which have all reported the same names."""
+        if self._sums:
+            means = average(self._stacked())
+            self._sums = {name: _on_host(mean) for name, mean in zip(self._sums, means.unbind(), strict=True)}
 
     def check_finite(self, step: int) -> None:
         """Raise an error that names the scalars that are NaN or infinite, and the step."""

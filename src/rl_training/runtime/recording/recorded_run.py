@@ -50,7 +50,13 @@ class RecordedRun(RunCounters):
 
     def _log(self) -> dict[str, Any]:
         """Record and return a row of the metrics since the last one."""
+        self._check_finite()
+        return self._write_row()
+
+    def _check_finite(self) -> None:
         self.metrics.check_finite(self.step)
+
+    def _write_row(self) -> dict[str, Any]:
         now, (step, since) = time.perf_counter(), self._timed_from
         row = {
             "event": "train",

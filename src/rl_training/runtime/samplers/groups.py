@@ -19,9 +19,10 @@ from rl_training.experiment.own_code.run_code import named_code
 from rl_training.experiment.own_code.user_code import AdoptedCode, uses_of
 from rl_training.runtime.collector import checked_mask, checked_memory
 from rl_training.runtime.samplers.environments import SampledEnvironments
-from rl_training.runtime.samplers.pool import SamplerPool, sampler_context, split_rows
+from rl_training.runtime.samplers.pool import SamplerPool, split_rows
 from rl_training.runtime.samplers.sampler import Collected, GroupSampler, GroupState, Order, SamplerSetup
 from rl_training.runtime.samplers.shared_memory import RolloutForm, SharedRollout, SharedWeights
+from rl_training.runtime.samplers.transport.backends import make_transport
 
 _NO_WAITS = {"wait_collect": 0.0, "wait_update": 0.0}
 
@@ -50,9 +51,9 @@ class SampledGroups:
         """
         assert config.samplers is not None
         self.env, self.actor, self.rows = env, actor, split_rows(env.num_envs, config.samplers)
-        context = sampler_context()
-        self._weights = SharedWeights(context, weights)
-        self.rollouts = tuple(SharedRollout(context, form) for _ in range(rollouts))
+        transport = make_transport(config, timeout=env.timeout)
+        self._weights = SharedWeights(transport.memory, weights)
+        self.rollouts = tuple(SharedRollout(transport.memory, form) for _ in range(rollouts))
         self._finished: list[float] = []  # when the samplers, which wait now, had done their work
         self._waits = _NO_WAITS.copy()
         self.shares_acting = False
@@ -74,9 +75,9 @@ class SampledGroups:
             controls=dict(controls),
             weights=self._weights,
             rollouts=self.rollouts,
-            progress=SharedArray(context, (config.samplers, 2), np.int64),
+            progress=SharedArray(transport.memory, (config.samplers, 2), np.int64),
         )
-        self.pool = env.pool = SamplerPool(setup, self.rows, timeout=env.timeout, report=report)
+        self.pool = env.pool = SamplerPool(setup, self.rows, timeout=env.timeout, report=report, transport=transport)
 
     @property
     def weight_bytes(self) -> int:

@@ -1,30 +1,22 @@
-"""The sampler processes of a run: starting them, waiting for them, and replacing one that is lost."""
+"""The samplers of a run: starting them, waiting for them, and replacing one that is lost."""
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import util
-from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from rl_training.envs.workers.processes import CLOSE_SECONDS, WorkerProcess, end_workers, fresh_processes
 from rl_training.errors import ConfigError, EnvironmentFailure
-from rl_training.runtime.samplers.sampler import Collected, GroupState, Order, SamplerSetup, run_sampler
+from rl_training.runtime.samplers.sampler import Collected, GroupState, Order, SamplerSetup
+from rl_training.runtime.samplers.transport.process_transport import ProcessTransport
+from rl_training.runtime.samplers.transport.protocol import SamplerLost, Transport
 
 # Packages are imported, environments made and kernels compiled before a sampler's first reply.
 _STARTUP_SECONDS = 300.0
 _SECONDS_BETWEEN_CHECKS = 0.05  # replies wake the run immediately
-
-IMPORTED = ("rl_training.runtime.samplers.sampler",)
-
-
-def sampler_context() -> Any:
-    """Return the multiprocessing context of samplers."""
-    return fresh_processes(*IMPORTED)
 
 
 def split_rows(num_envs: int, samplers: int) -> list[slice]:
@@ -34,20 +26,27 @@ def split_rows(num_envs: int, samplers: int) -> list[slice]:
 
 
 class SamplerPool:
-    """Processes that execute orders.
+    """Samplers that execute orders, in processes or wherever `transport` starts them.
 
     A sampler that dies or makes no progress for `timeout` seconds is replaced once in a rollout, and its replacement
     begins the rollout again from the state that the environments had then; `report` is told so.
     """
 
     def __init__(
-        self, setup: SamplerSetup, rows: Sequence[slice], *, timeout: float, report: Callable[[str], None]
+        self,
+        setup: SamplerSetup,
+        rows: Sequence[slice],
+        *,
+        timeout: float,
+        report: Callable[[str], None],
+        transport: Transport[Any] | None = None,
     ) -> None:
+        self._transport = transport or ProcessTransport()
         self._setup, self._rows, self._timeout, self._report = setup, list(rows), timeout, report
         self._progress = setup.progress.view()
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[Any] = []
         # Also runs when the object is deleted or the interpreter exits: samplers ignore SIGTERM.
-        self._stop = util.Finalize(self, end_workers, args=(self._workers,), exitpriority=100)
+        self._stop = util.Finalize(self, self._transport.end, args=(self._workers,), exitpriority=100)
         self._order: Order | None = None
         self._states: Sequence[GroupState] = ()
         self._done: dict[int, Collected] = {}
@@ -69,7 +68,7 @@ class SamplerPool:
         self._order, self._states = order, states
         self._done.clear()
         self._replaced.clear()
-        self._moved = [(int(count), time.monotonic()) for count in self._progress[:, 0]]
+        self._transport.publish(self._setup)
         for worker in self._workers:
             worker.send("collect", order)  # one that is gone is noticed by `wait`
 
@@ -80,14 +79,13 @@ class SamplerPool:
 
     def wait(self, interrupted: Callable[[], bool]) -> list[Collected] | None:
         """Return what all samplers have collected, or None if `interrupted()` becomes true; the next call continues."""
+        self._watch()
         while len(self._done) < len(self._workers):
             if interrupted():
                 return None
-            waiting = {
-                worker.connection: number for number, worker in enumerate(self._workers) if number not in self._done
-            }
-            for connection in wait(list(waiting), timeout=_SECONDS_BETWEEN_CHECKS):
-                self._take(waiting[connection])  # type: ignore[index]
+            waiting = [number for number in range(len(self._workers)) if number not in self._done]
+            for place in self._transport.ready([self._workers[number] for number in waiting], _SECONDS_BETWEEN_CHECKS):
+                self._take(waiting[place])
             self._find_stuck()
         self._order = None
         return [self._done[number] for number in range(len(self._workers))]
@@ -95,41 +93,25 @@ class SamplerPool:
     def close(self) -> None:
         """End all samplers; may be called twice and after a failure."""
         idle = [worker for number, worker in enumerate(self._workers) if not self.collecting or number in self._done]
-        for worker in idle:
-            worker.send("close")
-        deadline = time.monotonic() + CLOSE_SECONDS
-        for worker in idle:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
+        self._transport.close(idle)
         self._stop()
 
-    def _start(self, number: int) -> WorkerProcess:
-        context, rows = sampler_context(), self._rows[number]
-        ours, theirs = context.Pipe()
-        process = context.Process(
-            target=run_sampler, args=(theirs, self._setup, number, rows), name=f"sampler-{number}", daemon=True
-        )
+    def _start(self, number: int) -> Any:
         try:
-            process.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            ours.close()
+            return self._transport.start(self._setup, number, self._rows[number])
+        except ConfigError:
             self._stop()
-            raise ConfigError(
-                f"samplers: the environment cannot be sent to another process ({error}); register it with an "
-                "importable entry point such as `package.module:Class`, or leave samplers out"
-            ) from error
-        finally:
-            theirs.close()
-        return WorkerProcess(process, ours, rows.start, rows.stop)
+            raise
 
     def _reply(self, number: int, seconds: float) -> Any:
         """Return a sampler's reply to a command; an error ends all samplers."""
-        connection = self._workers[number].connection
         try:
-            if not connection.poll(seconds):
-                self._fail(number, f"did not answer within {seconds:g} seconds")
-            succeeded, result = connection.recv()
-        except (EOFError, OSError):
-            self._fail(number, self._workers[number].cause_of_death())
+            reply = self._workers[number].receive(seconds)
+        except SamplerLost as lost:
+            self._fail(number, str(lost))
+        if reply is None:
+            self._fail(number, f"did not answer within {seconds:g} seconds")
+        succeeded, result = reply
         if not succeeded:
             self._stop()
             raise result
@@ -138,14 +120,18 @@ class SamplerPool:
     def _take(self, number: int) -> None:
         """Receive a sampler's rollout; if it is lost, replace it."""
         try:
-            succeeded, result = self._workers[number].connection.recv()
-        except (EOFError, OSError):
-            self._replace(number, self._workers[number].cause_of_death())
+            succeeded, result = self._workers[number].receive()
+        except SamplerLost as lost:
+            self._replace(number, str(lost))
             return
         if not succeeded:
             self._stop()
             raise result
         self._done[number] = result
+
+    def _watch(self) -> None:
+        """Judge samplers by their progress from now on: that of actors is seen only while they are waited for."""
+        self._moved = [(int(count), time.monotonic()) for count in self._progress[:, 0]]
 
     def _find_stuck(self) -> None:
         """Replace samplers that have not entered an environment for too long."""
@@ -175,7 +161,7 @@ class SamplerPool:
         self._moved[number] = (int(self._progress[number, 0]), time.monotonic())
         self._report(sentence)
 
-    def _fail(self, number: int, cause: str) -> None:
+    def _fail(self, number: int, cause: str) -> NoReturn:
         name = self._name(number)
         self._stop()
         raise EnvironmentFailure(f"{name} {cause}")

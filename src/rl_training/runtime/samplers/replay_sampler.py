@@ -44,6 +44,11 @@ class RoundOrder(Order):
 
     steps: tuple[PlannedStep, ...]
 
+    @property
+    def length(self) -> int:
+        """Steps of the shared rollout that are filled."""
+        return len(self.steps)
+
 
 @dataclass(frozen=True)
 class CollectedRound(Collected):

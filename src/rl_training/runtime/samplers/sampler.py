@@ -57,6 +57,14 @@ class SamplerSetup:
     progress: SharedArray
     """[num_samplers, 2] how often each sampler entered an environment, and which it entered last."""
 
+    def outgoing(self) -> list[np.ndarray]:
+        """Return the shared arrays that the run writes and samplers read."""
+        return self.weights.arrays()
+
+    def incoming(self, order: Order, rows: slice) -> list[np.ndarray]:
+        """Return the shared arrays that the sampler of these environments fills to execute an order."""
+        return self.rollouts[order.rollout].arrays(rows, order.length)
+
 
 @dataclass(frozen=True)
 class Order:
@@ -72,6 +80,11 @@ class Order:
     normalizers: Mapping[str, Any] | None
     acting: Mapping[str, Any]
     """State of the algorithm's parts that acting changes, packed."""
+
+    @property
+    def length(self) -> int | None:
+        """Steps of the shared rollout that are filled; None: all."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -121,7 +134,12 @@ class Collected:
 
 def run_sampler(connection: Connection, setup: SamplerSetup, number: int, rows: slice) -> None:
     """Execute commands until told to close or until the run's process is gone."""
-    serve_commands(connection, lambda: setup.make(setup, number, rows), f"sampler {number} failed")
+    serve_commands(connection, lambda: setup.make(setup, number, rows), failure_of(number))
+
+
+def failure_of(number: int) -> str:
+    """Return what introduces the traceback of an unexpected error in a sampler."""
+    return f"sampler {number} failed"
 
 
 class GroupSampler(ABC):

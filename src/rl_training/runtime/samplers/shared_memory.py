@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 from rl_training.algorithms.base import HostAction
 from rl_training.data.observations import NumpyObservation, allocate, map_observation
 from rl_training.envs.step import empty_obs
-from rl_training.envs.workers.shared_rows import SharedArray
+from rl_training.envs.workers.shared_rows import RawMemory, SharedArray
 from rl_training.runtime.setup.restored_state import check_form
 
 
@@ -42,11 +41,11 @@ class RolloutForm:
 class SharedRollout:
     """The columns of one rollout of all environments; each sampler writes those of its own."""
 
-    def __init__(self, context: BaseContext, form: RolloutForm) -> None:
+    def __init__(self, memory: RawMemory, form: RolloutForm) -> None:
         steps = (form.num_steps, form.num_envs)
 
         def shared(shape: tuple[int, ...], dtype: Any) -> SharedArray:
-            return SharedArray(context, (*steps, *shape), dtype)
+            return SharedArray(memory, (*steps, *shape), dtype)
 
         def of_one_row(row: np.ndarray) -> SharedArray:
             return shared(row.shape[1:], row.dtype)
@@ -73,10 +72,14 @@ class SharedRollout:
         """Return views of the columns of some environments, [num_steps, rows, ...]."""
         return {name: _views(column, rows) for name, column in self._columns.items()}
 
+    def arrays(self, rows: slice, length: int | None = None) -> list[np.ndarray]:
+        """Return the same views one after the other, of the first `length` steps if it is given."""
+        return [array[:length] for column in self.columns(rows).values() for array in _arrays(column)]
+
     @property
     def nbytes(self) -> int:
         """Size of the columns in bytes."""
-        return sum(array.nbytes for column in self.columns(slice(None)).values() for array in _arrays(column))
+        return sum(array.nbytes for array in self.arrays(slice(None)))
 
 
 def _views(column: Any, rows: slice) -> NumpyObservation:
@@ -90,9 +93,9 @@ def _arrays(column: NumpyObservation) -> list[np.ndarray]:
 class SharedWeights:
     """The weights that samplers act with: a copy of the tensors of a nested state."""
 
-    def __init__(self, context: BaseContext, weights: Mapping[str, Any]) -> None:
+    def __init__(self, memory: RawMemory, weights: Mapping[str, Any]) -> None:
         self._arrays = {
-            path: SharedArray(context, tuple(tensor.shape), _numpy_type(tensor)) for path, tensor in leaves(weights)
+            path: SharedArray(memory, tuple(tensor.shape), _numpy_type(tensor)) for path, tensor in leaves(weights)
         }
         self.nbytes = sum(tensor.numel() * tensor.element_size() for _, tensor in leaves(weights))
 
@@ -100,6 +103,10 @@ class SharedWeights:
         """Copy weights to the shared memory."""
         for path, tensor in leaves(weights):
             torch.from_numpy(self._arrays[path].view()).copy_(tensor)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return views of the shared memory, one for each tensor."""
+        return [array.view() for array in self._arrays.values()]
 
     def read(self) -> dict[str, Any]:
         """Return the weights as tensors that share the memory."""

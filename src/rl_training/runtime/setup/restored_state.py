@@ -173,10 +173,10 @@ def _without_growing(collector: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def check_replay_counts(collector: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> None:
-    """Raise an error if a replay's counts differ from the rows in its segments."""
+def check_replay_counts(collector: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], first: int = 0) -> None:
+    """Raise an error if a replay's counts differ from the rows in its segments; replays are numbered from `first`."""
     states = [task["replay"] for task in collector["tasks"].values()] if "tasks" in collector else [collector["replay"]]
-    for number, state in enumerate(states):
+    for number, state in enumerate(states, start=first):
         own = [entry for entry in segments if entry.get("replay", 0) == number]
         for key, count in (("transitions", state["count"]), ("observations", state["observation_count"])):
             if count != max((entry[key][1] for entry in own), default=0):

@@ -26,9 +26,11 @@ from rl_training.experiment.registry import admit_algorithm, get_algorithm_spec
 from rl_training.experiment.tasks import Task, tasks_of
 from rl_training.runtime.acting.films import Films
 from rl_training.runtime.acting.policy import Policy
+from rl_training.runtime.ranks.share import WHOLE, Share
 from rl_training.runtime.recording.trackers.opening import check_trackers
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.samplers.environments import SampledEnvironments
+from rl_training.runtime.samplers.transport.backends import check_backend
 from rl_training.runtime.setup.acceleration import accelerate, accelerate_collecting, log_acceleration, planned_updates
 from rl_training.runtime.setup.callback_setup import check_named_callbacks
 from rl_training.runtime.setup.dataset_setup import DatasetTask, check_same_dataset, dataset_record, with_dataset
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from rl_training.runtime.setup.replay_limits import ReplayDemand
 
 
-def _code_origin(resumed: ResumePoint | None) -> LoadedFrom | None:
+def code_origin(resumed: ResumePoint | None) -> LoadedFrom | None:
     """Return the origin of the names of a resumed run, which the user did not write now."""
     return None if resumed is None else loaded_from(resumed.checkpoint, trust_code=resumed.trust_code)
 
@@ -65,10 +67,15 @@ class RunSetup:
     """A checked configuration with its device, tasks and torch settings."""
 
     def __init__(
-        self, config: TrainConfig, resume_point: ResumePoint | None, weights: StartingWeights | None = None
+        self,
+        config: TrainConfig,
+        resume_point: ResumePoint | None,
+        weights: StartingWeights | None = None,
+        share: Share = WHOLE,
     ) -> None:
-        """`weights` are loaded into the algorithm of a new run."""
-        origin = _code_origin(resume_point)
+        """`weights` are loaded into the algorithm of a new run; `share` is the part of the run that is set up."""
+        self.share = share
+        origin = code_origin(resume_point)
         admit_algorithm(config.algo, origin)  # the configuration is checked against its parameters
         self.config = check_config(config)
         if resume_point is None:
@@ -77,20 +84,23 @@ class RunSetup:
         admit_code(self.config, origin, written=_written_names(resume_point))
         check_named_callbacks(self.config)
         self.spec = get_algorithm_spec(self.config.algo)
-        self.params = algorithm_params(self.config)
+        self.own_config = share.of_config(self.config)
+        self.params = share.of_params(algorithm_params(self.config))
         check_trackers(self.config)
-        self.device: torch.device = resolve_device(self.config.device)
+        check_backend(self.config)
+        self.device: torch.device = share.of_device(resolve_device(self.config.device))
         self.state: dict[str, Any] | None = None
         """State of the checkpoint to continue from, until it is loaded."""
         if resume_point is not None:
-            self.state = read_checked_state(resume_point.checkpoint, self.config)
+            saved = resume_point.checkpoint
+            self.state = share.of_state(read_checked_state(saved, self.config), saved)
             if self.spec.loop != "offline":
-                check_num_envs(resume_point.checkpoint, self.config, self.state["collector"])
+                check_num_envs(saved, self.own_config, self.state["collector"])
         self.tasks = self._set_up_tasks()
         self.mixed_dataset = open_mixed_dataset(self.config, self.params, self.tasks[0], resume_point)
         Films(self.config).check([task.task for task in self.tasks])
         check_sizes(
-            self.config,
+            self.own_config,
             self.params,
             [(task.observation_space, task.action_space) for task in self.tasks],
             vector=all(task.backend[0] == "vector" for task in self.tasks),
@@ -98,10 +108,12 @@ class RunSetup:
         self.replay_demands: list[ReplayDemand] = []  # of the replays made so far
         self.acceleration: dict[str, str | None] = {}
         """The kernel of the algorithm, or the reason why there is none; set when the algorithm is made."""
-        threads = choose_threads(
-            self.config,
-            large_images=any(task.has_large_images for task in self.tasks),
-            hidden_sizes=getattr(self.params, "hidden_sizes", None),
+        threads = share.of_threads(
+            choose_threads(
+                self.config,
+                large_images=any(task.has_large_images for task in self.tasks),
+                hidden_sizes=getattr(self.params, "hidden_sizes", None),
+            )
         )
         if resume_point is not None and self.config.torch_threads is None:
             threads = threads_of(resume_point.checkpoint)
@@ -114,7 +126,7 @@ class RunSetup:
     def _set_up_tasks(self) -> list[TaskSetup]:
         tasks = tasks_of(self.config)
         if self.spec.loop != "offline":
-            return set_up_tasks(tasks, self.config, self.params)
+            return set_up_tasks(tasks, self.own_config, self.params)
         task = DatasetTask(tasks[0], self.config, self.params)
         if self.resume_point is not None:
             check_same_dataset(task.dataset, self.resume_point.checkpoint)
@@ -156,7 +168,11 @@ class RunSetup:
         algorithm = build_algorithm(self.spec, self.params, seen, taken, self.device, generator)
         if self.warm_start is not None:
             self.warm_start.apply(algorithm, self.tasks)
-        self.acceleration = accelerate(algorithm, self.config.acceleration, self.planned_updates)
+        self.acceleration = (
+            accelerate(algorithm, self.config.acceleration, self.planned_updates)
+            if self.share.count == 1
+            else {"kernel": None, "reason": "several learners take the mean of their gradients between two steps"}
+        )
         log_acceleration(self.acceleration)
         return algorithm
 
@@ -167,7 +183,7 @@ class RunSetup:
 
     def accelerate_collecting(self, collector: Any) -> None:
         """Attach the kernel that knows a collector of rollouts, if there is one."""
-        kernel = accelerate_collecting(collector, self.config.acceleration)
+        kernel = accelerate_collecting(collector, self.config.acceleration) if self.share.count == 1 else None
         if kernel is not None:
             self.acceleration["kernel"] = f"{self.acceleration['kernel']}, {kernel}"
             logger.info("acceleration: the kernel `%s` collects", kernel)

@@ -20,8 +20,10 @@ def derive_seeds(seed: int, *purpose: str | int, count: int = 1) -> list[int]:
 class Streams:
     """The generators of one run, made on first use and saved with it."""
 
-    def __init__(self, seed: int, device: torch.device) -> None:
+    def __init__(self, seed: int, device: torch.device, *, root: int | None = None) -> None:
+        """`root` is the seed of what learners have in common, their initial weights; None: `seed` itself."""
         self.seed = seed
+        self.root = seed if root is None else root
         self.device = device
         self._generators: dict[str, torch.Generator] = {}
         self._host_generators: dict[str, np.random.Generator] = {}
@@ -47,7 +49,7 @@ class Streams:
     def _generator(self, name: str, device: torch.device) -> torch.Generator:
         if name not in self._generators:
             generator = torch.Generator(device)
-            low, high = derive_seeds(self.seed, name, count=2)
+            low, high = derive_seeds(self.root if name == "init" else self.seed, name, count=2)
             generator.manual_seed(((high << 32) | low) & 0x7FFF_FFFF_FFFF_FFFF)
             self._generators[name] = generator
         return self._generators[name]

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from rl_training.errors import AxiomError, CheckpointError, ConfigError, MissingExtraError, RunFailure
+from rl_training.errors import AxiomError, CheckpointError, RunFailure
 from rl_training.experiment.checkpoints import newest_sound_checkpoint
 from rl_training.experiment.manager import Runner
 from rl_training.experiment.runs import claim_directory, dependency_versions
 from rl_training.experiment.sweeps import FAILED, RUNNING, BenchmarkRunRecord
 from rl_training.runtime.signals import SignalGuard
 from rl_training.runtime.sweep.executors import SAID, STARTED, Begin, Report, Seeds, label_of
+from rl_training.runtime.sweep.ray_cluster import check_installed, connect
 from rl_training.runtime.sweep.ray_worker import PACKED, PART, Assignment, Mailbox, MovableRunner, train_on_node
 from rl_training.runtime.sweep.run_transfer import RunPacker, unpack_run
 
@@ -31,7 +30,6 @@ logger = logging.getLogger("rl_training")
 FRUITLESS_ATTEMPTS = 3
 """How many times in a row a seed may lose its node without a newer checkpoint before it counts as failed."""
 _SECONDS_BETWEEN_SIGNAL_CHECKS = 0.2
-_SECONDS_TO_ANSWER = 10.0
 
 
 class RayExecutor:
@@ -39,8 +37,7 @@ class RayExecutor:
 
     def __init__(self, address: str | None, output_dir: Path, *, gpus: int = 0) -> None:
         """Use the cluster at `address`, by default the one of this machine, with `gpus` GPUs per seed."""
-        if find_spec("ray") is None:
-            raise MissingExtraError("benchmark.executor: ray", "ray")
+        check_installed("benchmark.executor: ray")
         self._address = address or os.environ.get("RAY_ADDRESS") or "auto"
         self._output_dir = output_dir
         self._gpus = gpus
@@ -50,14 +47,7 @@ class RayExecutor:
         import ray
 
         if not ray.is_initialized():
-            try:
-                _check_listening(self._address)
-                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
-            except (OSError, RuntimeError, ValueError) as error:
-                raise ConfigError(
-                    f"benchmark.ray_address: no Ray cluster answers at {self._address}; start one with "
-                    "`ray start --head`, or give the address HOST:PORT of another one"
-                ) from error
+            connect(self._address, place="benchmark.ray_address")
         there = ray.cluster_resources()
         lacking = [name for name, count in (("CPU", 1), ("GPU", self._gpus)) if there.get(name, 0) < count]
         if lacking:
@@ -103,13 +93,6 @@ class RayExecutor:
             for reference in tasks:
                 ray.cancel(reference, force=True)
             ray.kill(mailbox)
-
-
-def _check_listening(address: str) -> None:
-    """Raise an error if nothing listens at the address: Ray itself would try for many minutes."""
-    if address != "auto":
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
 
 
 def _stop(number: int, mailbox: Any, tasks: Mapping[Any, RemoteSeed]) -> None:

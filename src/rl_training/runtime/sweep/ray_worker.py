@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from rl_training.errors import AxiomError
-from rl_training.experiment.runs import dependency_versions
 from rl_training.experiment.sweeps import BenchmarkRunRecord
 from rl_training.runtime.callbacks import Callback, TrainingEvent
 from rl_training.runtime.sweep.executors import WatchableRunner, train_elsewhere
+from rl_training.runtime.sweep.ray_cluster import check_versions
 from rl_training.runtime.sweep.run_transfer import PartReader, RunPacker, unpack_run
 
 PART, PACKED = "part", "packed"
@@ -91,7 +90,7 @@ def train_on_node(assignment: Assignment, mailbox: Any, archive: Sequence[Any]) 
     """Train a seed on this machine and return its record; `archive` refers to the parts of the run so far."""
     import ray
 
-    _check_versions(assignment.versions)
+    check_versions(assignment.versions)
     sys.argv[:] = assignment.argv  # recorded in the run's metadata
 
     def send(kind: str, content: Any) -> None:
@@ -112,18 +111,6 @@ def train_on_node(assignment: Assignment, mailbox: Any, archive: Sequence[Any]) 
         record = train_elsewhere(assignment.seed, runner, send, assignment.log_level, [sender])
         sender.deliver()
         return record
-
-
-def _check_versions(expected: Mapping[str, str | None]) -> None:
-    """Raise an error if package versions differ, since results could be rounded differently."""
-    here = dependency_versions()
-    different = [
-        f"{name} {here[name]} instead of {version}"
-        for name, version in expected.items()
-        if version is not None and here.get(name) not in (None, version)
-    ]
-    if different:
-        raise AxiomError(f"node {os.uname().nodename} has {', '.join(different)}; install the same versions everywhere")
 
 
 class _RunSender(Callback):

@@ -13,14 +13,14 @@ _LOOPS = ("on_policy", "off_policy", "planning")
 
 
 def check_samplers(values: dict[str, Any]) -> list[Problem]:
-    """Return the problems of `samplers` and `policy_lag` with other keys."""
+    """Return the problems of `samplers` and the keys about them with other keys."""
     samplers = values.get("samplers")
+    problems = _without_samplers(values) if samplers is None else []
+    if values.get("ray_address") is not None and values.get("sampler_backend") != "ray":
+        text = "is read by sampler_backend ray only; set sampler_backend to ray, or leave the address out"
+        problems.append(Problem(("ray_address",), text))
     if samplers is None:
-        if not values.get("policy_lag"):
-            return []
-        text = "only samplers collect while the run learns; set samplers, or leave this out"
-        return [Problem(("policy_lag",), text)]
-    problems = []
+        return problems
     spec = find_algorithm(values.get("algo"))
     if spec is not None and not _fits(spec):
         fitting = ", ".join(other.name for other in list_algorithm_specs() if _fits(other))
@@ -44,3 +44,15 @@ def check_samplers(values: dict[str, Any]) -> list[Problem]:
 def _fits(spec: AlgorithmSpec) -> bool:
     """Return whether samplers can act for an algorithm: one that searches for all tasks together cannot be split."""
     return spec.loop in _LOOPS and not spec.many_tasks
+
+
+def _without_samplers(values: dict[str, Any]) -> list[Problem]:
+    """Return the keys that only samplers read."""
+    problems = []
+    if values.get("policy_lag"):
+        text = "only samplers collect while the run learns; set samplers, or leave this out"
+        problems.append(Problem(("policy_lag",), text))
+    if values.get("sampler_backend", "process") != "process":
+        text = "there are no samplers; set samplers to their number, or leave this out"
+        problems.append(Problem(("sampler_backend",), text))
+    return problems

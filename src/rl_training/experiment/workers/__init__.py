@@ -1,0 +1,1 @@
+"""Checks of the processes that a run uses besides its own."""

@@ -1,0 +1,1 @@
+"""Several learners of one run: processes with the same weights, each with its share of environments and batches."""

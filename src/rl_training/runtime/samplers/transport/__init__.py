@@ -1,0 +1,1 @@
+"""Where samplers are, and how the run reaches them."""
