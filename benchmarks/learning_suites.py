@@ -123,7 +123,7 @@ MEMORY = (
     Cell("ppo-cartpolenovel", ("algo_kwargs.num_steps=32", "algo_kwargs.update_epochs=20"), "zoo", suite="memory"),
     Cell("ppo-cartpolenovel", sides=(OURS,), suite="memory"),
     # The peer's sequences are as long as its minibatches.
-    Cell("ppo-pendulumnovel", ("algo_kwargs.recurrent.sequence_length=64",), "long", suite="memory"),
+    Cell("ppo-pendulumnovel", ("algo_kwargs.recurrent.sequence_length=128",), "long", suite="memory"),
     Cell("ppo-pendulumnovel", sides=(OURS,), suite="memory"),
     Cell("ppo-mountaincarcontinuousnovel", sides=(OURS,), suite="memory"),
     Cell("ppo-tmaze", sides=(OURS,), suite="memory"),
