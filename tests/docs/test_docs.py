@@ -58,7 +58,7 @@ PPO = ROOT / "docs" / "algorithms" / "ppo.md"
 METADATA_SCHEMA = ROOT / "src" / "rl_training" / "experiment" / "metadata.schema.json"
 COMMAND_SERVER = HELPERS / "docs_commands.py"
 # Of tools that the pages mention besides axiomrl and the benchmarks.
-FOREIGN_OPTIONS = {"--check", "--dist", "--logdir", "--backend-store-uri"}
+FOREIGN_OPTIONS = {"--check", "--dist", "--logdir", "--backend-store-uri", "--nproc-per-node"}
 
 
 # -- commands and snippets -------------------------------------------------------------------------
