@@ -119,6 +119,13 @@ TrustCode = Annotated[
 ]
 
 
+_KEYS = (
+    *("seed", "total_timesteps", "num_envs", "devices", "output_dir", "name", "init"),
+    *("device", "execution_backend", "eval_episodes"),
+)
+"""Flags that have the name of their key."""
+
+
 def _apply_overrides(
     request: ConfigRequest, continue_from: Path | None = None, *, trust_code: bool = False
 ) -> TrainConfig:
@@ -148,21 +155,7 @@ def _apply_overrides(
         "benchmark.executor": request.executor,
         "tags": request.tag,
     }
-    overrides |= {
-        name: getattr(request, name)
-        for name in (
-            "seed",
-            "total_timesteps",
-            "num_envs",
-            "devices",
-            "output_dir",
-            "name",
-            "init",
-            "device",
-            "execution_backend",
-            "eval_episodes",
-        )
-    }
+    overrides |= {name: getattr(request, name) for name in _KEYS}
 
     def load(**address: str) -> TrainConfig:
         return load_config(

@@ -27,6 +27,8 @@ from rl_training.runtime.recording.metrics import WALL_CLOCK_FIELDS
 from rl_training.runtime.session import TrainingSession
 from rl_training.runtime.workflows import resume, train
 
+SAMPLER_METRICS = ("policy_lag", "bytes_moved")
+"""Metrics that only a run with samplers records, and the clock does not decide."""
 SMALL_PPO = {"num_steps": 16, "minibatch_size": 16, "update_epochs": 2, "hidden_sizes": [8]}
 TASKS: dict[str, dict[str, Any]] = {
     "cartpole_sync": {"execution_backend": "local_sync"},
@@ -156,6 +158,11 @@ def json_rows(path: Path) -> list[dict[str, Any]]:
 def metric_rows(run_dir: Path) -> list[dict[str, Any]]:
     """Return the rows of `metrics.jsonl` without what the clock decides."""
     return [_without_clock(row) for row in json_rows(run_dir / METRICS)]
+
+
+def rows_without_samplers(run_dir: Path) -> list[dict[str, Any]]:
+    """Return `metric_rows` without what only a run with samplers records."""
+    return [{key: row[key] for key in row if key not in SAMPLER_METRICS} for row in metric_rows(run_dir)]
 
 
 def evaluation_rows(run_dir: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from harness import assert_same_run, last_checkpoint, tiny_config
+from harness import (
+    SAMPLER_METRICS,
+    assert_same_run,
+    assert_same_state,
+    evaluation_rows,
+    final_state,
+    last_checkpoint,
+    metric_rows,
+    rows_without_samplers,
+    tiny_config,
+)
 from rl_training.experiment.checkpoints import MANIFEST
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.storage.segments import SEGMENTS, read_segment
@@ -170,3 +180,12 @@ def assert_same_run_and_replay(one: Path, other: Path) -> None:
     """Assert that two runs ended with the same state, rows, evaluations, priorities and replay."""
     assert_same_run(one, other)  # priorities are part of the state
     assert_same_replay(one, other)
+
+
+def assert_same_but_for_samplers(split: Path, alone: Path) -> None:
+    """Assert that two runs are the same, except for what only one with samplers records."""
+    assert rows_without_samplers(split) == metric_rows(alone)
+    assert evaluation_rows(split) == evaluation_rows(alone)
+    state = {key: value for key, value in final_state(split).items() if not key.endswith(SAMPLER_METRICS)}
+    assert_same_state(state, final_state(alone))
+    assert_same_replay(split, alone)

@@ -246,20 +246,6 @@ def config_to_dict(config: TrainConfig) -> dict[str, Any]:
     return record_to_dict(config)
 
 
-def config_differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the keys in which two configurations differ, `block.key` inside a block, with both values."""
-    found: dict[str, tuple[Any, Any]] = {}
-    ours, theirs = config_to_dict(one), config_to_dict(other)
-    for key, value in ours.items():
-        if isinstance(value, dict):
-            parts = sorted(value.keys() | theirs[key].keys())
-            pairs = {f"{key}.{part}": (value.get(part), theirs[key].get(part)) for part in parts}
-        else:
-            pairs = {key: (value, theirs[key])}
-        found |= {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-    return found
-
-
 def algorithm_params(config: TrainConfig) -> Any:
     """Return the algorithm's parameter dataclass, filled from `algo_kwargs`."""
     return build_record(get_algorithm_spec(config.algo).load_params(), config.algo_kwargs, path=("algo_kwargs",))

@@ -11,10 +11,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from harness import assert_same_state, evaluation_rows, final_state, metric_rows, train_with_stops
+from harness import train_with_stops
 from planning_runs import RESUMED_TASKS, planning_config
 from processes import Launcher, assert_survives_kills, uninterrupted
-from replays import assert_same_replay, assert_same_run_and_replay
+from replays import assert_same_but_for_samplers, assert_same_replay, assert_same_run_and_replay
 from rl_training.algorithms.gumbel_muzero import GumbelMuZero, GumbelMuZeroParams
 from rl_training.algorithms.muzero import MuZero
 from rl_training.algorithms.planning.muzero_params import MuZeroParams
@@ -24,7 +24,6 @@ from rl_training.experiment.runs import read_metadata
 from rl_training.runtime.samplers.own_search import OwnSearch
 from rl_training.runtime.setup.acceleration import accelerate
 
-OWN_METRICS = ("policy_lag", "bytes_moved")
 SELF_PLAY: dict[str, Any] = {
     "env_id": "rl_training.envs.board_games:TicTacToe-v0",
     "eval_interval": None,
@@ -33,21 +32,11 @@ SELF_PLAY: dict[str, Any] = {
 }
 
 
-def _assert_same_but_for_samplers(split: Path, alone: Path) -> None:
-    """Assert that two runs are the same, except for what only one with samplers records."""
-    rows = [{key: row[key] for key in row if key not in OWN_METRICS} for row in metric_rows(split)]
-    assert rows == metric_rows(alone)
-    assert evaluation_rows(split) == evaluation_rows(alone)
-    state = {key: value for key, value in final_state(split).items() if not key.endswith(OWN_METRICS)}
-    assert_same_state(state, final_state(alone))
-    assert_same_replay(split, alone)
-
-
 def test_a_planning_run_with_samplers_is_the_run_without(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"num_envs": 3, "total_timesteps": 60}
     alone = uninterrupted(planning_config("efficientzero", tmp_path / "alone", **changes))
     split = uninterrupted(planning_config("efficientzero", tmp_path / "split", samplers=2, **changes))
-    _assert_same_but_for_samplers(split, alone)
+    assert_same_but_for_samplers(split, alone)
     assert not [notice for notice in read_metadata(split)["notices"] if "searches for all of them" in notice]
 
 
@@ -59,7 +48,7 @@ def test_any_number_of_planning_samplers_is_none(tmp_path: Path, task: str) -> N
     alone = uninterrupted(planning_config(task, tmp_path / "alone", **changes))
     for samplers in (1, 2, 4):
         split = uninterrupted(planning_config(task, tmp_path / str(samplers), samplers=samplers, **changes))
-        _assert_same_but_for_samplers(split, alone)
+        assert_same_but_for_samplers(split, alone)
 
 
 @pytest.mark.slow

@@ -13,9 +13,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from harness import assert_same_state, evaluation_rows, final_state, metric_rows, train_with_stops, weights
+from harness import assert_same_state, train_with_stops, weights
 from processes import Launcher, assert_survives_kills, uninterrupted
-from replays import OFF_POLICY_TASKS, assert_same_replay, assert_same_run_and_replay, off_policy_config
+from replays import (
+    OFF_POLICY_TASKS,
+    assert_same_but_for_samplers,
+    assert_same_replay,
+    assert_same_run_and_replay,
+    off_policy_config,
+)
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.params.dqn_params import DQNParams
 from rl_training.algorithms.td3 import TD3
@@ -26,7 +32,6 @@ from rl_training.runtime.samplers.pool import SamplerPool
 from rl_training.runtime.samplers.shared_memory import check_weights
 from rl_training.runtime.workflows import resume, train
 
-OWN_METRICS = ("policy_lag", "bytes_moved")
 SPLITTABLE = [task for task in OFF_POLICY_TASKS if task != "dqn_repeats"]
 GOALS: dict[str, Any] = {
     "env_id": "rl_training.envs.goal_tasks:PointReach-v0",
@@ -34,16 +39,6 @@ GOALS: dict[str, Any] = {
 }
 ROUNDS: dict[str, Any] = {"num_envs": 2, "algo_kwargs": {"train_interval": 10}}
 """Several steps of all environments in a round."""
-
-
-def _assert_same_but_for_samplers(split: Path, alone: Path) -> None:
-    """Assert that two runs are the same, except for what only one with samplers records."""
-    rows = [{key: row[key] for key in row if key not in OWN_METRICS} for row in metric_rows(split)]
-    assert rows == metric_rows(alone)
-    assert evaluation_rows(split) == evaluation_rows(alone)
-    state = {key: value for key, value in final_state(split).items() if not key.endswith(OWN_METRICS)}
-    assert_same_state(state, final_state(alone))
-    assert_same_replay(split, alone)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +53,7 @@ def test_a_run_with_samplers_is_the_run_without(tmp_path: Path, task: str, chang
     changes = {"num_envs": 3, "total_timesteps": 120, **changes}
     alone = uninterrupted(off_policy_config(task, tmp_path / "alone", **changes))
     split = uninterrupted(off_policy_config(task, tmp_path / "split", samplers=2, **changes))
-    _assert_same_but_for_samplers(split, alone)
+    assert_same_but_for_samplers(split, alone)
 
 
 @pytest.mark.slow
@@ -69,7 +64,7 @@ def test_any_number_of_samplers_is_none(tmp_path: Path, task: str) -> None:
     alone = uninterrupted(off_policy_config(task, tmp_path / "alone", **changes))
     for samplers in (1, 2, 4):
         split = uninterrupted(off_policy_config(task, tmp_path / str(samplers), samplers=samplers, **changes))
-        _assert_same_but_for_samplers(split, alone)
+        assert_same_but_for_samplers(split, alone)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness import evaluation_rows, metric_rows, tiny_config, weights
+from harness import evaluation_rows, metric_rows, rows_without_samplers, tiny_config, weights
 from planning_runs import planning_config
 from replays import off_policy_config
 from rl_training.envs.workers.shared_rows import SharedArray
@@ -25,8 +25,6 @@ from rl_training.runtime.samplers.transport.mirrored_memory import MirroredMemor
 from rl_training.runtime.samplers.transport.protocol import SamplerLost
 from rl_training.runtime.samplers.transport.ray_sampler import COLLECT, RaySampler
 from rl_training.runtime.workflows import train
-
-OWN_METRICS = ("policy_lag", "bytes_moved")
 
 
 class NearLink:
@@ -131,8 +129,7 @@ def test_rounds_and_searches_come_without_shared_memory_too(
 
 def _assert_same_run(split: Path, alone: Path) -> None:
     """Assert that two runs are the same, except for what only one with samplers records."""
-    rows = [{key: row[key] for key in row if key not in OWN_METRICS} for row in metric_rows(split)]
-    assert rows == metric_rows(alone)
+    assert rows_without_samplers(split) == metric_rows(alone)
     assert evaluation_rows(split) == evaluation_rows(alone)
     for one, other in zip(*(weights(run).values() for run in (alone, split)), strict=True):
         assert one.equal(other)

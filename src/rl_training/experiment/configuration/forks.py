@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, algorithm_params, config_differences
+from rl_training.experiment.config import TrainConfig, algorithm_params, config_to_dict
 from rl_training.experiment.configuration.env_params import EnvParams, env_params
 from rl_training.experiment.configuration.fork_rules import (
     FREE,
@@ -68,3 +68,17 @@ def fork_rule(config: TrainConfig, key: str) -> str:
     if rule == REWARD_STATISTICS and not env_params(config, "training").normalize_reward:
         return FREE
     return rule
+
+
+def config_differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two configurations differ, `block.key` inside a block, with both values."""
+    found: dict[str, tuple[Any, Any]] = {}
+    ours, theirs = config_to_dict(one), config_to_dict(other)
+    for key, value in ours.items():
+        if isinstance(value, dict):
+            parts = sorted(value.keys() | theirs[key].keys())
+            pairs = {f"{key}.{part}": (value.get(part), theirs[key].get(part)) for part in parts}
+        else:
+            pairs = {key: (value, theirs[key])}
+        found |= {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return found

@@ -13,8 +13,9 @@ from typing import Any
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.benchmarking import SweepSummary, new_summary_path, read_summary, run_place
 from rl_training.experiment.checkpoints import newest_sound_checkpoint
-from rl_training.experiment.config import TrainConfig, config_differences, config_to_dict, validate_config
+from rl_training.experiment.config import TrainConfig, config_to_dict, validate_config
 from rl_training.experiment.configuration.config_blocks import BenchmarkParams
+from rl_training.experiment.configuration.forks import config_differences
 from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.own_code.run_code import admit_code, loaded_from_sweep
 from rl_training.experiment.own_code.user_code import CodeUse, adopted
