@@ -119,14 +119,21 @@ PROOF = (
 # Tasks that need a memory: recurrent policies, those of the peer's contrib package where it can do the same, and the
 # usual way without a memory, which sees the last four observations.
 _STACKED = ("algo_kwargs.recurrent=null", "algo_kwargs.hidden_sizes=[64,64]", "env_kwargs.frame_stack=4")
+_ZOO_PENDULUM = (
+    "algo_kwargs.recurrent.type=lstm",
+    "algo_kwargs.num_steps=1024",
+    "algo_kwargs.learning_rate_schedule=null",
+)
 MEMORY = (
     Cell("ppo-cartpolenovel", ("algo_kwargs.num_steps=32", "algo_kwargs.update_epochs=20"), "zoo", suite="memory"),
     Cell("ppo-cartpolenovel", sides=(OURS,), suite="memory"),
     # The peer's sequences are as long as its minibatches.
-    Cell("ppo-pendulumnovel", ("algo_kwargs.recurrent.sequence_length=128",), "long", suite="memory"),
+    Cell("ppo-pendulumnovel", (*_ZOO_PENDULUM, "algo_kwargs.recurrent.sequence_length=128"), "zoo", suite="memory"),
+    Cell("ppo-pendulumnovel", _ZOO_PENDULUM, "zoo_short", (OURS,), suite="memory"),
     Cell("ppo-pendulumnovel", sides=(OURS,), suite="memory"),
     Cell("ppo-mountaincarcontinuousnovel", sides=(OURS,), suite="memory"),
     Cell("ppo-tmaze", sides=(OURS,), suite="memory"),
+    Cell("ppo-tmaze", ("algo_kwargs.recurrent.separate_critic=true",), "separate", (OURS,), suite="memory"),
     *(
         Cell(preset, _STACKED, "stacked", (OURS,), suite="memory")
         for preset in ("ppo-cartpolenovel", "ppo-pendulumnovel", "ppo-mountaincarcontinuousnovel", "ppo-tmaze")

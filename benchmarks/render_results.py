@@ -324,8 +324,10 @@ def _cases_table(cases: Sequence[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     """Write every page."""
-    from learning_suites import SHOWN
+    from learning_suites import MEMORY, SHOWN
     from pages.render_comparison import write_comparison
+    from pages.render_memory import PAGE as ENVIRONMENTS
+    from pages.render_memory import render_memory
     from pages.render_offline import PAGE as DATASETS
     from pages.render_offline import render_datasets
     from pages.render_performance import PAGE, render_performance
@@ -338,6 +340,7 @@ def main() -> None:
     write_page(docs / PAGE, render_performance(RESULTS))
     write_page(docs / DATASETS, render_datasets(RESULTS))
     write_page(docs / SCALING, render_workers(RESULTS))
+    write_page(docs / ENVIRONMENTS, render_memory(MEMORY, RESULTS))
     write_comparison(SHOWN, RESULTS, docs)
 
 

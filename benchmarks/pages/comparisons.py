@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,12 @@ class Estimate(NamedTuple):
 
     value: float
     interval: Interval | None
+
+    def text(self, of: Callable[[float], str]) -> str:
+        """Return the number and its interval in words, given how one number is written."""
+        if self.interval is None:
+            return of(self.value)
+        return f"{of(self.value)} [{of(self.interval.low)}, {of(self.interval.high)}]"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ a file has none, and one that has fewer seeds than wanted says how many.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from learning import EVALUATION_EPISODES
@@ -18,7 +18,6 @@ from pages.comparisons import (
     SIDE_NAMES,
     Comparison,
     Entry,
-    Estimate,
     environments,
     read_comparisons,
 )
@@ -165,9 +164,9 @@ def _over_all(aggregate: Aggregate | None) -> list[str]:
         return []
     table = heading("side", "IQM of normalised scores [interval]", "optimality gap [interval]")
     for side in (OURS, SB3):
-        shown = (_with_interval(aggregate.estimate(of, side), "{:.3f}".format) for of in (IQM, GAP))
+        shown = (aggregate.estimate(of, side).text("{:.3f}".format) for of in (IQM, GAP))
         table.append(row(SIDE_NAMES[side], *shown))
-    chance = _with_interval(aggregate.improvement(), "{:.2f}".format)
+    chance = aggregate.improvement().text("{:.2f}".format)
     return [
         _OVER_ALL.format(tasks=len(aggregate.comparisons), runs=aggregate.run_count),
         "\n".join(table),
@@ -265,22 +264,15 @@ def _sources(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _score(entry: Entry) -> str:
-    return _with_interval(entry.estimate(), score_text) if entry.runs else NOTHING
+    return entry.estimate().text(score_text) if entry.runs else NOTHING
 
 
 def _improvement(comparison: Comparison) -> str:
     found = comparison.improvement()
     if found is None:
         return "-"
-    shown = _with_interval(found, "{:.2f}".format)
+    shown = found.text("{:.2f}".format)
     return f"{shown} **below {LEAST_PROBABILITY}**" if found.value < LEAST_PROBABILITY else shown
-
-
-def _with_interval(estimate: Estimate, text: Callable[[float], str]) -> str:
-    shown = text(estimate.value)
-    if estimate.interval is None:
-        return shown
-    return f"{shown} [{text(estimate.interval.low)}, {text(estimate.interval.high)}]"
 
 
 def _seed_count(entry: Entry) -> str:

@@ -13,11 +13,13 @@ import pytest
 
 from documents.docs_pages import ROOT, read_page
 from learning import EVALUATION_EPISODES, Job, result_path
-from learning_suites import SHOWN, Cell
+from learning_suites import MEMORY, SHOWN, Cell
+from pages import render_memory
 from pages.aggregate import AGGREGATE, GAP, IQM, describe, read_aggregate
 from pages.comparisons import Comparison, environments, read_comparisons
 from pages.render_comparison import plot_path, render_comparison, write_comparison
 from records import OURS, RESULTS, SB3
+from render_results import BEGIN, END
 from rl_training.runtime.run_utils import serialize_train_config
 
 DOCS = ROOT / "docs"
@@ -278,6 +280,26 @@ def test_the_page_is_what_the_stored_results_say() -> None:
     assert read_page(DOCS / "results.md") == render_comparison(committed()), (
         "the page is out of date; run: python benchmarks/render_results.py"
     )
+
+
+def test_the_table_of_tasks_that_need_a_memory_is_what_the_stored_results_say() -> None:
+    section = read_page(DOCS / render_memory.PAGE).split(BEGIN)[1].split(END)[0].strip()
+    assert section == render_memory.render_memory(MEMORY, RESULTS), "run: python benchmarks/render_results.py"
+
+
+def test_tasks_that_need_a_memory_are_shown_beside_the_peer_and_stacked_observations(tmp_path: Path) -> None:
+    beside, stacked = MEMORY[0], next(cell for cell in MEMORY if cell.label == "stacked")
+    store(tmp_path, beside, OURS, [400.0, 500.0, 500.0])
+    store(tmp_path, beside, SB3, [100.0, 300.0, 450.0])
+    store(tmp_path, stacked, OURS, [200.0])
+    page = render_memory.render_memory((beside, stacked), tmp_path)
+    task, ours = "| `CartPoleNoVel-v1` |", "3 | 466.7 [400.0, 500.0] | 466.7 | 400.0 | 500.0 |"
+    assert f"{task} memory, RL Zoo's settings | ours | 1,000 | {ours}" in page
+    assert f"{task} memory, RL Zoo's settings | sb3-contrib | 1,000 | 3 | 283.3 [100.0, 450.0] | 283.3 |" in page
+    assert f"{task} the last four observations | ours | 1,000 | 1 | 200.0 | 200.0 | 200.0 | 200.0 |" in page
+    # Eight of nine pairs of seeds.
+    assert "Probability of improvement over sb3-contrib's recurrent PPO: `CartPoleNoVel-v1` 0.89 [" in page
+    assert render_memory.render_memory(MEMORY, tmp_path / "empty") == "No results are stored yet."
 
 
 @needs_matplotlib

@@ -73,6 +73,7 @@ class RecurrentActorCritic(nn.Module):
         size: int,
         layers: int,
         separate_critic: bool,
+        chrono_init: int | None = None,
         hidden_sizes: tuple[int, ...] | None = None,
         activation: str = "tanh",
         orthogonal_init: bool = True,
@@ -84,9 +85,9 @@ class RecurrentActorCritic(nn.Module):
         """`hidden_sizes` None: heads directly on the recurrent layers."""
         super().__init__()
         self.encoder = encoder
+        start: Any = {"chrono_init": chrono_init, "orthogonal": orthogonal_init, "generator": generator}
         self.memories = nn.ModuleList(
-            make_layers(kind, encoder.width, size, layers, orthogonal=orthogonal_init, generator=generator)
-            for _ in range(2 if separate_critic else 1)
+            make_layers(kind, encoder.width, size, layers, **start) for _ in range(2 if separate_critic else 1)
         )
         self.actor, self.critic = (
             StackedMLP(1, size, hidden_sizes or (), activation, orthogonal=orthogonal_init, generator=generator)
@@ -149,6 +150,7 @@ class RecurrentQNetwork(QNetwork):
         kind: str,
         size: int,
         layers: int,
+        chrono_init: int | None = None,
         hidden_sizes: tuple[int, ...] | None,
         generator: torch.Generator,
         **settings: Any,
@@ -156,7 +158,8 @@ class RecurrentQNetwork(QNetwork):
         """`hidden_sizes` None: outputs directly on the recurrent layers. `settings` are those of a Q-network."""
         hidden = hidden_sizes or ()
         super().__init__(encoder, num_actions, hidden_sizes=hidden, inputs=size, generator=generator, **settings)
-        self.layers = make_layers(kind, encoder.width, size, layers, orthogonal=False, generator=generator)
+        start: Any = {"chrono_init": chrono_init, "orthogonal": False, "generator": generator}
+        self.layers = make_layers(kind, encoder.width, size, layers, **start)
 
     @property
     def memory_size(self) -> int:
@@ -186,11 +189,23 @@ class RecurrentQNetwork(QNetwork):
 
 
 def make_layers(
-    kind: str, inputs: int, size: int, layers: int, *, orthogonal: bool, generator: torch.Generator
+    kind: str,
+    inputs: int,
+    size: int,
+    layers: int,
+    *,
+    chrono_init: int | None,
+    orthogonal: bool,
+    generator: torch.Generator,
 ) -> nn.Module:
-    """Return recurrent layers: orthogonal with zero biases, or uniform as torch draws them."""
+    """Return recurrent layers: orthogonal with zero biases, or uniform as torch draws them.
+
+    With `chrono_init` the units at first remember for 1 to that many steps.
+    """
     made: nn.Module = (nn.LSTM if kind == "lstm" else nn.GRU)(inputs, size, layers)
     _initialize(made, orthogonal=orthogonal, generator=generator)
+    if chrono_init is not None:
+        _bias_gates(made, chrono_init, generator)
     return made
 
 
@@ -234,3 +249,19 @@ def _initialize(memory: nn.Module, *, orthogonal: bool, generator: torch.Generat
             else:
                 bound = 1 / math.sqrt(weight.shape[-1] if "weight_hh" in name else memory.hidden_size)  # type: ignore[arg-type]
                 nn.init.uniform_(weight, -bound, bound, generator=generator)
+
+
+@torch.no_grad()
+def _bias_gates(memory: nn.Module, longest: int, generator: torch.Generator) -> None:
+    """Draw the biases of the gates so that units forget over 1 to `longest` steps (Tallec and Ollivier 2018)."""
+    size: Any = memory.hidden_size
+    for name, bias in memory.named_parameters():
+        if "bias" not in name:
+            continue
+        # Torch adds up two biases of every gate: one of them has all of it.
+        share = torch.zeros(size)
+        if "bias_ih" in name:
+            share = torch.empty(size).uniform_(1, longest - 1, generator=generator).log_()
+        bias[size : 2 * size] = share  # an LSTM's forget gate, a GRU's update gate: both keep what was remembered
+        if isinstance(memory, nn.LSTM):
+            bias[:size] = -share  # the input gate

@@ -32,7 +32,8 @@ def make(
     kind: str = "lstm", *, separate: bool = True, layers: int = 1, takes: Any = TAKES, **params: Any
 ) -> RecurrentPPO:
     """Return an algorithm with weights that are far from their start."""
-    recurrent = RecurrentParams(kind, 5, layers, params.pop("sequence_length", 7), separate)  # type: ignore[arg-type]
+    length = params.pop("sequence_length", 7)
+    recurrent = RecurrentParams(kind, 5, layers, length, separate_critic=separate)  # type: ignore[arg-type]
     chosen = PPOParams(**{"num_steps": 40, "minibatch_size": 20, **params, "recurrent": recurrent})
     algorithm_class: Any = PPO.for_params(chosen)
     algorithm: RecurrentPPO = algorithm_class(

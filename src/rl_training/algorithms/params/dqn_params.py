@@ -90,8 +90,8 @@ class DQNParams(ReplayParams):
     optimizer_eps: Annotated[float, Gt(0)] = 1e-8
     """Adam's epsilon."""
     recurrent: ReplayedMemoryParams | None = None
-    """Give the policy a memory (R2D2): a recurrent layer's type, size, layers, sequence_length and burn_in; null: no
-    memory."""
+    """Give the policy a memory (R2D2): a recurrent layer's type, size, layers, sequence_length, chrono_init and
+    burn_in; null: no memory."""
 
     @property
     def stored_steps(self) -> int:

@@ -85,8 +85,8 @@ class PPOParams(OnPolicyParams):
     vtrace_clip: Annotated[float, Gt(0)] = 1.0
     """Largest importance ratio in V-trace."""
     recurrent: RecurrentParams | None = None
-    """Give the policy a memory: a recurrent layer's type, size, layers, sequence_length and separate_critic; null: no
-    memory."""
+    """Give the policy a memory: a recurrent layer's type, size, layers, sequence_length, chrono_init and
+    separate_critic; null: no memory."""
 
     def network_weights(self, inputs: int, outputs: int) -> int:
         """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""

@@ -50,6 +50,7 @@ class RecurrentDQN(DQN):
             kind=recurrent.type,
             size=recurrent.size,
             layers=recurrent.layers,
+            chrono_init=recurrent.chrono_init,
             outputs=params.outputs_per_action,
             hidden_sizes=params.hidden_sizes,
             activation=params.activation,

@@ -48,6 +48,7 @@ class RecurrentPPO(PPO):
             size=recurrent.size,
             layers=recurrent.layers,
             separate_critic=recurrent.separate_critic,
+            chrono_init=recurrent.chrono_init,
             hidden_sizes=params.hidden_sizes,
             activation=params.activation,
             orthogonal_init=params.orthogonal_init,
