@@ -105,7 +105,7 @@ def _learning(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
             span([run["steps"] for run in runs]),
             str(len(runs)),
             *(
-                f"{value:.1f}"
+                score_text(value)
                 for value in (
                     statistics.fmean(scores),
                     statistics.pstdev(scores),
@@ -134,7 +134,7 @@ def _curves(presets: Sequence[dict[str, Any]]) -> list[list[str]]:
         return []
     table = heading("preset", "seed", "first at step", "mean returns of the evaluations during training, evenly spaced")
     for preset, run in sorted(runs, key=lambda pair: (pair[0], pair[1]["seed"])):
-        returns = ", ".join(f"{score:.0f}" for _, score in run["evaluations"])
+        returns = ", ".join(f"{score:.0f}" if abs(score) >= 10 else f"{score:.2f}" for _, score in run["evaluations"])
         if "best_checkpoint" in run:
             best = run["best_checkpoint"]
             score, episodes = best["eval_return_mean"], best["eval_episodes"]

@@ -24,12 +24,10 @@ from records import RESULTS, origin
 from rl_training.experiment.storage.files import write_json_atomically
 from rl_training.runtime.workflows import train
 from workers.worker_model import Cluster, Task, one_process, throughput
-from workers.worker_times import CASES, Case, config_of, measure
+from workers.worker_times import CASES, Case, Layout, config_of, measure
 
 FILE = "workers.json"
 SAMPLERS, LEARNERS = (1, 2, 4, 8, 16, 64, 256, 1000), (1, 2, 4, 8)
-LAYOUTS = ((1, 1), (2, 0), (2, 1))
-"""Samplers and lag of the runs that the model is checked by."""
 
 
 def predict(task: Task) -> list[dict[str, Any]]:
@@ -45,31 +43,28 @@ def predict(task: Task) -> list[dict[str, Any]]:
 
 def check(case: Case, task: Task, rounds: int) -> list[dict[str, Any]]:
     """Return, for every layout, how much faster whole runs were than one process, and what the model says."""
-    seconds: dict[tuple[int, int] | None, list[float]] = {}
+    seconds: dict[Layout | None, list[float]] = {}
     for _ in range(rounds):
-        for layout in (None, *LAYOUTS):
+        for layout in (None, *case.layouts):
             seconds.setdefault(layout, []).append(_seconds(case, layout))
-    alone = seconds.pop(None)
-    found = []
-    for layout, times in seconds.items():
-        samplers, lag = layout or (0, 0)
-        cluster = Cluster(samplers, lag=lag, cores=os.cpu_count())
-        ratios = [one / other for one, other in zip(alone, times, strict=True)]
-        found.append(
-            {
-                "samplers": samplers,
-                "lag": lag,
-                "predicted": throughput(task, cluster) / one_process(task),
-                "median": statistics.median(ratios),
-                "smallest": min(ratios),
-                "largest": max(ratios),
-            }
-        )
-    return found
+    alone = seconds[None]
+    return [_checked(task, layout, alone, seconds[layout]) for layout in case.layouts]
 
 
-def _seconds(case: Case, layout: tuple[int, int] | None) -> float:
-    changes = () if layout is None else (f"samplers={layout[0]}", f"policy_lag={layout[1]}")
+def _checked(task: Task, layout: Layout, alone: Sequence[float], times: Sequence[float]) -> dict[str, Any]:
+    cluster = Cluster(layout.samplers, lag=layout.lag, threads=layout.threads, cores=os.cpu_count())
+    ratios = [one / other for one, other in zip(alone, times, strict=True)]
+    return {
+        **layout._asdict(),
+        "predicted": throughput(task, cluster) / one_process(task),
+        "median": statistics.median(ratios),
+        "smallest": min(ratios),
+        "largest": max(ratios),
+    }
+
+
+def _seconds(case: Case, layout: Layout | None) -> float:
+    changes = () if layout is None else layout.settings()
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(case, folder, *changes)
         started = time.perf_counter()
@@ -97,7 +92,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
             del content["tasks"][case.preset]
             continue
         task = Task(**entry["times"])
-        if options.check and case.round_steps is None:
+        if options.check:
             entry["checks"] = check(case, task, options.rounds)
         entry["one_process"] = one_process(task)
         entry["predictions"] = predict(task)

@@ -24,7 +24,8 @@ def render_workers(results: Path) -> str:
     blocks = [
         "Times per rollout, of one process and of a sampler that has all environments:",
         "\n".join(_times(tasks)),
-        "Whole runs with samplers on this machine, as multiples of one process by the clock, and what the model says:",
+        "Whole runs with samplers on this machine, as multiples of one process with one thread by the clock, and what\n"
+        "the model says; threads are those of the run itself, which learns:",
         "\n".join(_checks(tasks)),
         "Predicted environment steps per second with a core for every process, as multiples of one process:",
         "\n".join(_predictions(tasks)),
@@ -45,11 +46,12 @@ def _times(tasks: Mapping[str, Any]) -> list[str]:
 
 
 def _checks(tasks: Mapping[str, Any]) -> list[str]:
-    table = heading("preset", "samplers", "lag", "measured (smallest to largest)", "model")
+    layout = ("samplers", "lag", "threads")
+    table = heading("preset", *layout, "measured (smallest to largest)", "model")
     for name, entry in tasks.items():
         for found in entry.get("checks", ()):
             measured = f"{found['median']:.2f} ({found['smallest']:.2f} to {found['largest']:.2f})"
-            table.append(row(f"`{name}`", found["samplers"], found["lag"], measured, f"{found['predicted']:.2f}"))
+            table.append(row(f"`{name}`", *(found[key] for key in layout), measured, f"{found['predicted']:.2f}"))
     return table
 
 

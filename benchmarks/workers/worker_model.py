@@ -54,6 +54,8 @@ class Cluster:
     message: float = 2e-4
     """Seconds that a learner needs to receive one message, whatever its size."""
     bytes_per_second: float = 2e9
+    threads: int = 1
+    """Threads of each learner, which share its work evenly."""
 
 
 @dataclass
@@ -169,7 +171,7 @@ class Simulation:
             return
         self.updating = True
         del self.arrived[self.updates]
-        left = self.cluster.learners
+        left = parts = self.cluster.learners * self.cluster.threads
 
         def part_done() -> None:
             nonlocal left
@@ -178,8 +180,8 @@ class Simulation:
                 self._after(self._exchange() + self._publish(), self._updated)
 
         receive = self.cluster.message * self.cluster.samplers / self.cluster.learners
-        for _ in range(self.cluster.learners):
-            self._work(receive + self.task.update / self.cluster.learners, part_done)
+        for _ in range(parts):
+            self._work(receive + self.task.update / parts, part_done)
 
     def _exchange(self) -> float:
         """Return the seconds of all-reducing the gradient at every gradient step, around a ring of learners."""

@@ -17,6 +17,22 @@ from rl_training.runtime.workflows import train
 from workers.worker_model import Task
 
 
+class Layout(NamedTuple):
+    """How a run is shared out."""
+
+    samplers: int
+    lag: int
+    threads: int = 1
+    """Of the run itself, which learns; a sampler has one."""
+
+    def settings(self) -> tuple[str, ...]:
+        """Return what `--set` gets."""
+        return f"samplers={self.samplers}", f"policy_lag={self.lag}", f"torch_threads={self.threads}"
+
+
+LAYOUTS = (Layout(1, 1), Layout(2, 0), Layout(2, 1))
+
+
 @dataclass(frozen=True)
 class Case:
     """A preset, and how long it is trained to be measured."""
@@ -26,6 +42,8 @@ class Case:
     changes: tuple[str, ...] = ()
     round_steps: int | None = None
     """Environment steps of a round for algorithms with a replay, whose rounds are single steps otherwise."""
+    layouts: tuple[Layout, ...] = LAYOUTS
+    """How whole runs are trained that the model is checked by."""
 
 
 _SCALARS = 32
@@ -36,7 +54,8 @@ _AS_SAMPLERS = ("execution_backend=local_sync",)
 CASES = (
     Case("ppo-cartpole", 204_800),
     Case("ppo-lunarlander", 393_216),
-    Case("ppo-pong", 8_192),
+    # Its updates take three times as long as its rollouts, and their convolutions use several threads well.
+    Case("ppo-pong", 8_192, layouts=(*LAYOUTS, Layout(1, 1, threads=2))),
     Case("sac-halfcheetah", 4_000, ("num_envs=4", "algo_kwargs.learning_starts=1000"), round_steps=4),
 )
 

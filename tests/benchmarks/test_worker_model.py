@@ -48,6 +48,14 @@ def test_processes_share_cores() -> None:
     assert rate(2, lag=1, cores=2) == pytest.approx(1000 / 1.25)
 
 
+def test_threads_share_the_work_of_a_learner() -> None:
+    threaded = Cluster(1, threads=2, message=0.0)
+    assert throughput(EVEN, threaded) == pytest.approx(1000 / 1.5)
+    # On two cores the sampler and two threads have two thirds of a core each: 3/4 s for the threads, then 1/2 s more.
+    shared = replace(threaded, lag=1, cores=2)
+    assert throughput(EVEN, shared) == pytest.approx(1000 / 1.25)
+
+
 def test_what_does_not_shrink_limits_many_samplers() -> None:
     stubborn = Task("stubborn", 1000, 1.0, 1e-9, 0, 0, 1, collect_fixed=0.2, spread=0.0)
     assert rate(4, task=stubborn) == pytest.approx(1000 / (0.2 + 0.8 / 4))
