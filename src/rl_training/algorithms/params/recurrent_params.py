@@ -27,7 +27,7 @@ class MemoryParams:
     """Steps over which gradients flow back in time; experience is cut into sequences of this length, and at the ends of
     episodes."""
 
-    chrono_init: Annotated[int, Ge(3)] | None = None
+    chrono_init: Annotated[int, Ge(3), Le(1 << 20)] | None = None
     """Draw the biases of the gates so that units remember for 1 to this many steps at first (Tallec and Ollivier 2018,
     arXiv 1804.11188); null: they forget about half in every step."""
 
