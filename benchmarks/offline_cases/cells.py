@@ -43,7 +43,7 @@ CELLS = {
         _cell("td3_bc-pendulum", sides=BOTH, seeds=TWENTY),
         _cell("iql-pendulum", sides=BOTH, seeds=THIRTY),
         _cell("cql-pendulum", "dataset=pendulum/expert-v0", *PLAIN_SAC, label="plain_sac"),
-        _cell("cql-pendulum", sides=BOTH, seeds=TWENTY),
+        _cell("cql-pendulum", sides=BOTH, seeds=THIRTY),
         _cell("rebrac-pendulum"),
     ),
     "cartpole": (_cell("bc-cartpole", sides=BOTH), _cell("discrete_cql-cartpole", sides=BOTH)),
