@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,7 +34,7 @@ class NearLink:
     def __init__(self, transport: NearTransport, setup: SamplerSetup, number: int, rows: slice) -> None:
         self._transport, self._setup, self._rows, self._sent = transport, setup, rows, None
         self.actor = RaySampler()
-        self._answer: Any = self.actor.make(pickle.dumps(setup), number, rows, {"torch": torch.__version__})
+        self._answer: Any = self.actor.make(pickle.dumps(setup), number, rows, {"torch": version("torch")})
         self._number, self.lost = number, False
 
     def send(self, command: str, argument: Any = None) -> None:
