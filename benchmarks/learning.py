@@ -7,6 +7,7 @@
     python benchmarks/learning.py --suite acceleration                         # ours, with and without kernels
     python benchmarks/learning.py --suite proof --output-dir DIR               # at lengths that count, many hours
     python benchmarks/learning.py --suite memory                               # tasks that need one, with baselines
+    python benchmarks/learning.py --suite workers                              # samplers that lag behind the learner
 
 A seed that is stored already is not trained again, and one of ours that was interrupted is resumed exactly, so an
 interrupted suite goes on where it stopped; only the quick one keeps nothing. The score of a seed is the mean over fresh
@@ -28,7 +29,7 @@ from typing import Any
 
 import yaml
 
-from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, Cell
+from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, WORKERS, Cell
 from peers.clock import Clock
 from records import D3RLPY, OURS, RESULTS, SB3, SB3_CONTRIB, machine, versions, why_missing
 from rl_training.envs.lookup import find_spec
@@ -51,6 +52,7 @@ from rl_training.runtime.setup.streams import derive_seeds
 from rl_training.runtime.workflows import evaluate, resume, train
 from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 
+SUITES = {"full": CELLS, "acceleration": ACCELERATION, "proof": PROOF, "memory": MEMORY, "workers": WORKERS}
 EVALUATION_EPISODES, QUICK_EPISODES = 100, 10
 PER_RUN = ("seed", "output_dir")
 STORED_SCORES = ("eval_return_mean", "eval_return_std", "eval_episodes", "eval_env_success")
@@ -308,8 +310,8 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         # Not worth keeping: it shows that everything runs.
         with tempfile.TemporaryDirectory() as folder:
             return compare(QUICK, QUICK_EPISODES, Path(folder), options)
-    suite = {"acceleration": ACCELERATION, "proof": PROOF, "memory": MEMORY}.get(options.suite, CELLS)
-    cells = tuple(cell for cell in suite if not options.only or cell.preset in options.only)
+    suite = SUITES.get(options.suite, ())
+    cells = tuple(cell for cell in suite if not options.only or {cell.preset, cell.name} & set(options.only))
     if options.preset:
         steps = options.total_timesteps
         changes, label = ((), "") if steps is None else ((f"total_timesteps={steps}",), str(steps))
@@ -324,14 +326,14 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", action="append", default=[], help="preset to train by this package; repeatable")
-    parser.add_argument("--suite", choices=("full", "quick", "acceleration", "proof", "memory"), help="what to compare")
+    parser.add_argument("--suite", choices=("quick", *SUITES), help="what to compare")
     parser.add_argument(
         "--only",
         action="append",
-        choices=sorted({cell.preset for cell in (*CELLS, *PROOF, *MEMORY)}),
+        choices=sorted({name for suite in SUITES.values() for cell in suite for name in (cell.preset, cell.name)}),
         default=[],
-        metavar="PRESET",
-        help="one comparison of a suite; repeatable",
+        metavar="NAME",
+        help="one comparison of a suite, or all of one preset; repeatable",
     )
     parser.add_argument("--side", choices=(OURS, SB3), help="train only this side of a suite")
     parser.add_argument("--seeds", type=_seeds, help="comma-separated seeds; 1 to 5, or the suite's own, by default")
@@ -340,7 +342,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output-dir", type=Path, default=Path("runs/learning"), help="where the run directories go")
     options = parser.parse_args(arguments)
     if not options.preset and options.suite is None:
-        parser.error("say what to train: --preset NAME, or --suite full, quick, acceleration, proof or memory")
+        parser.error(f"say what to train: --preset NAME, or --suite quick, {', '.join(SUITES)}")
     if options.suite is not None and (options.preset or options.total_timesteps is not None):
         parser.error("--suite has presets and budgets of its own: leave out --preset and --total-timesteps")
     if options.suite == "quick" and (options.seeds is not None or options.only):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from records import OURS, SB3
 
@@ -138,6 +138,13 @@ MEMORY = (
         Cell(preset, _STACKED, "stacked", (OURS,), suite="memory")
         for preset in ("ppo-cartpolenovel", "ppo-pendulumnovel", "ppo-mountaincarcontinuousnovel", "ppo-tmaze")
     ),
+)
+# What a lag costs in learning: each beside the same without one, which samplers do not change by a bit.
+_LAG = ("samplers=1", "policy_lag=1")
+WORKERS = (
+    *(Cell(preset, _LAG, "lag_1", (OURS,), suite="workers") for preset in ("ppo-cartpole", "ppo-pendulum")),
+    replace(_proof("ppo-lunarlander", 1_000_000, "lag_1-1m", ours=5, changes=_LAG), suite="workers"),
+    Cell("sac-pendulum", _LAG, "lag_1", (OURS,), suite="workers"),
 )
 SHOWN = (*CELLS, *PROOF)
 """What docs/results.md compares."""

@@ -24,7 +24,8 @@ from replay_parts import (
 from rl_training.algorithms.params.sac_params import DroQParams, REDQParams, SACParams
 from rl_training.algorithms.sac import SAC, CriticDraws, actor_loss, critic_loss
 from rl_training.kernels.door import attach
-from rl_training.models.layer_norm import DropoutMLP, LayerNormMLP
+from rl_training.models import layer_norm as layer_norm_module
+from rl_training.models.layer_norm import DropoutMLP, LayerNormMLP, dropout_factors
 from rl_training.models.layers import StackedMLP
 
 
@@ -126,9 +127,9 @@ def test_a_hidden_layer_is_dropout_then_layer_norm_then_activation(layer_norm: b
             networks.norms[1].uniform_(-0.5, 0.5, generator=generator(8))
     features = torch.randn(6, 3, generator=generator(1))
     first, out = networks.get_parameter("weight_0"), networks.get_parameter("weight_1")
-    kept = torch.empty(2, 6, 8).bernoulli_(0.6, generator=generator(5))
-    assert 0.3 < kept.mean() < 0.9
-    hidden = (features @ first + networks.get_parameter("bias_0")) * kept / 0.6
+    factors = dropout_factors(torch.empty(2, 6, 8), 0.4, generator(5))
+    assert 0.3 < (factors > 0).float().mean() < 0.9
+    hidden = (features @ first + networks.get_parameter("bias_0")) * factors
     if layer_norm:
         hidden = functional.layer_norm(hidden, (8,)) * networks.norms[0] + networks.norms[1]
     expected = torch.relu(hidden) @ out + networks.get_parameter("bias_1")
@@ -139,17 +140,30 @@ def test_a_hidden_layer_is_dropout_then_layer_norm_then_activation(layer_norm: b
     assert not torch.allclose(networks(features), expected)
 
 
+@pytest.mark.parametrize("dropout", [0.01, 0.3, 0.9])
+def test_units_are_dropped_independently_and_the_others_make_up_for_them(dropout: float) -> None:
+    draws = generator(3)
+    passes = torch.stack([dropout_factors(torch.empty(4, 25), dropout, draws) for _ in range(20_000)]).flatten(1)
+    dropped = (passes == 0.0).double()  # [passes, units]
+    torch.testing.assert_close(passes[passes > 0].unique(), torch.tensor([1 / (1 - dropout)]))
+    deviation = (dropout * (1 - dropout) / len(dropped)) ** 0.5
+    assert (dropped.mean(0) - dropout).abs().max() < 5 * deviation  # also the first unit and the last
+    neighbours = (dropped[:, 1:] * dropped[:, :-1]).mean()  # as often together as two independent ones
+    assert abs(neighbours - dropout**2) < 5 * dropout / dropped[:, 1:].numel() ** 0.5
+    number = dropped.sum(1)  # binomial
+    assert number.var() == pytest.approx(100 * dropout * (1 - dropout), rel=0.05)
+
+
 def test_every_pass_of_an_update_drops_other_units() -> None:
     algorithm = make_sac(small(DroQParams, critic_dropout=0.5))
     masks: list[Tensor] = []
-    original = torch.Tensor.bernoulli_
 
-    def noting(self: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-        masks.append(original(self, *arguments, **keywords).clone())
-        return self
+    def noting(like: Tensor, dropout: float, draws: torch.Generator) -> Tensor:
+        masks.append(dropout_factors(like, dropout, draws))
+        return masks[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "bernoulli_", noting)
+        patch.setattr(layer_norm_module, "dropout_factors", noting)
         algorithm.update(random_batch(TORQUE), CONTROLS, generator(0))
     assert [tuple(mask.shape) for mask in masks] == [(2, 16, 16)] * 6  # two layers of targets, critics, actor's critics
     assert len({tuple(mask.flatten().tolist()) for mask in masks}) == 6

@@ -240,7 +240,7 @@ def test_a_quick_suite_trains_everything_every_time(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("", "say what to train: --preset NAME, or --suite full, quick, acceleration, proof or memory"),
+        ("", "say what to train: --preset NAME, or --suite quick, full, acceleration, proof, memory, workers"),
         ("--suite full --preset ppo-cartpole", "leave out --preset and --total-timesteps"),
         ("--suite full --total-timesteps 10", "leave out --preset and --total-timesteps"),
         ("--suite quick --seeds 1", "leave out --only and --seeds"),

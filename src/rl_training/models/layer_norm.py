@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -115,10 +116,24 @@ class DropoutMLP(LayerNormMLP):
         self, hidden: Tensor, norm: tuple[Tensor, Tensor] | None, generator: torch.Generator | None
     ) -> Tensor:
         if generator is not None and self.dropout:
-            kept = torch.empty_like(hidden).bernoulli_(1.0 - self.dropout, generator=generator)
-            hidden = hidden * kept.div_(1.0 - self.dropout)
+            hidden = hidden * dropout_factors(hidden, self.dropout, generator)
         return self.activation(hidden if norm is None else _normalized(hidden, *norm))
 
 
 def _normalized(hidden: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(shift, nn.functional.layer_norm(hidden, hidden.shape[-1:]), scale)
+
+
+def dropout_factors(like: Tensor, dropout: float, generator: torch.Generator) -> Tensor:
+    """Return what dropout multiplies a tensor by: 0 with probability `dropout`, otherwise 1 / (1 - dropout).
+
+    Only the distances between dropped units, which are geometric, are drawn. A draw for every unit would take as long
+    as the layer's product.
+    """
+    size = like.numel()
+    expected = size * dropout
+    draws = math.ceil(expected + 8.0 * math.sqrt(expected) + 8.0)  # enough to pass the end: fewer have odds of 1e-15
+    between = like.new_empty(draws).exponential_(-math.log1p(-dropout), generator=generator).floor_()
+    dropped = (between.long() + 1).cumsum(0) - 1
+    factors = like.new_full((size + 1,), 1.0 / (1.0 - dropout))  # the last is for all draws past the end
+    return factors.index_fill_(0, dropped.clamp_(max=size), 0.0)[:size].view(like.shape)
