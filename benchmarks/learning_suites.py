@@ -140,11 +140,16 @@ MEMORY = (
     ),
 )
 # What a lag costs in learning: each beside the same without one, which samplers do not change by a bit.
-_LAG = ("samplers=1", "policy_lag=1")
+_LAG, _LAGGED = ("samplers=1", "policy_lag=1"), "lag_1"
 WORKERS = (
-    *(Cell(preset, _LAG, "lag_1", (OURS,), suite="workers") for preset in ("ppo-cartpole", "ppo-pendulum")),
-    replace(_proof("ppo-lunarlander", 1_000_000, "lag_1-1m", ours=5, changes=_LAG), suite="workers"),
-    Cell("sac-pendulum", _LAG, "lag_1", (OURS,), suite="workers"),
+    *(Cell(preset, _LAG, _LAGGED, (OURS,), suite="workers") for preset in ("ppo-cartpole", "ppo-pendulum")),
+    replace(_proof("ppo-lunarlander", 1_000_000, f"{_LAGGED}-1m", ours=5, changes=_LAG), suite="workers"),
+    Cell("sac-pendulum", _LAG, _LAGGED, (OURS,), suite="workers"),
 )
 SHOWN = (*CELLS, *PROOF)
 """What docs/results.md compares."""
+
+
+def without_lag(cell: Cell) -> str:
+    """Return the name of what a comparison with a lag is beside."""
+    return cell.name.replace(f"-{_LAGGED}", "")

@@ -2,6 +2,7 @@
 
     python benchmarks/scaling.py --measure         # times of one process, task by task
     python benchmarks/scaling.py --check --rounds 3   # whole runs with samplers beside one process, in turn
+    python benchmarks/scaling.py --peers --rounds 3   # APPO beside Sample Factory and RLlib, where they are installed
     python benchmarks/scaling.py                   # only predict anew, from what is stored
 
 Everything is stored in `benchmarks/results/workers.json`, and `render_results.py` writes it into docs/scaling.md.
@@ -23,6 +24,7 @@ from learning import only_errors, stored
 from records import RESULTS, origin
 from rl_training.experiment.storage.files import write_json_atomically
 from rl_training.runtime.workflows import train
+from workers import worker_peers
 from workers.worker_model import Cluster, Task, one_process, throughput
 from workers.worker_times import CASES, Case, Layout, config_of, measure
 
@@ -52,11 +54,15 @@ def check(case: Case, task: Task, rounds: int) -> list[dict[str, Any]]:
 
 
 def _checked(task: Task, layout: Layout, alone: Sequence[float], times: Sequence[float]) -> dict[str, Any]:
-    cluster = Cluster(layout.samplers, lag=layout.lag, threads=layout.threads, cores=os.cpu_count())
+    if layout.samplers:
+        cluster = Cluster(layout.samplers, lag=layout.lag, threads=layout.threads, cores=os.cpu_count())
+        predicted = throughput(task, cluster)
+    else:
+        predicted = one_process(task, layout.threads)
     ratios = [one / other for one, other in zip(alone, times, strict=True)]
     return {
         **layout._asdict(),
-        "predicted": throughput(task, cluster) / one_process(task),
+        "predicted": predicted / one_process(task),
         "median": statistics.median(ratios),
         "smallest": min(ratios),
         "largest": max(ratios),
@@ -72,16 +78,31 @@ def _seconds(case: Case, layout: Layout | None) -> float:
         return time.perf_counter() - started
 
 
+def compare_peers(rounds: int) -> dict[str, Any]:
+    """Return the throughput of every side, and say which ones are missing."""
+    for reason in filter(None, map(worker_peers.why_missing, worker_peers.LENGTHS)):
+        print(reason)
+    sides = worker_peers.rates(rounds)
+    for name, found in sides.items():
+        print(f"{name}: {found['median']:,.0f} steps/s")
+    return {"settings": dict(worker_peers.SETTINGS), "sides": sides}
+
+
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     """Measure and check what is asked for, predict, and store everything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="measure the times of one process")
     parser.add_argument("--check", action="store_true", help="train with samplers and compare with the model")
+    parser.add_argument("--peers", action="store_true", help="compare with other packages' workers")
     parser.add_argument("--only", action="append", choices=[case.preset for case in CASES], help="one task; repeatable")
-    parser.add_argument("--rounds", type=int, default=3, help="repetitions of a check")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions of a check or a comparison")
     options = parser.parse_args(arguments)
     path = results / FILE
     content: dict[str, Any] = stored(path) if path.exists() else {"benchmark": "workers", "tasks": {}}
+    if options.peers:
+        content["peers"] = compare_peers(options.rounds)
+        write_json_atomically(path, {**content, **origin()})
+        return 0
     for case in CASES:
         if options.only and case.preset not in options.only:
             continue
@@ -99,7 +120,8 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         write_json_atomically(path, {**content, **origin()})
         print(f"{case.preset}: one process {entry['one_process']:,.0f} steps/s")
         for row in entry.get("checks", ()):
-            print(f"  samplers {row['samplers']}, lag {row['lag']}: {row['median']:.2f}, model {row['predicted']:.2f}")
+            layout = f"samplers {row['samplers']}, lag {row['lag']}, threads {row['threads']}"
+            print(f"  {layout}: {row['median']:.2f}, model {row['predicted']:.2f}")
     return 0
 
 

@@ -204,10 +204,10 @@ class Simulation:
         self._learn()
 
 
-def one_process(task: Task) -> float:
+def one_process(task: Task, threads: int = 1) -> float:
     """Return the environment steps per second of one process that collects and learns in turn."""
     collect = task.collect if task.alone_collect is None else task.alone_collect
-    return task.transitions / (collect + task.update)
+    return task.transitions / (collect + task.update / threads)
 
 
 def throughput(task: Task, cluster: Cluster, *, updates: int = 60, seed: int = 0) -> float:

@@ -21,16 +21,18 @@ class Layout(NamedTuple):
     """How a run is shared out."""
 
     samplers: int
+    """0: one process collects and learns."""
     lag: int
     threads: int = 1
     """Of the run itself, which learns; a sampler has one."""
 
     def settings(self) -> tuple[str, ...]:
         """Return what `--set` gets."""
-        return f"samplers={self.samplers}", f"policy_lag={self.lag}", f"torch_threads={self.threads}"
+        return f"samplers={self.samplers or 'null'}", f"policy_lag={self.lag}", f"torch_threads={self.threads}"
 
 
 LAYOUTS = (Layout(1, 1), Layout(2, 0), Layout(2, 1))
+TWO_THREADS = (Layout(0, 0, threads=2), Layout(1, 1, threads=2))
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,15 @@ _AS_SAMPLERS = ("execution_backend=local_sync",)
 CASES = (
     Case("ppo-cartpole", 204_800),
     Case("ppo-lunarlander", 393_216),
-    # Its updates take three times as long as its rollouts: samplers alone leave the learner as the bottleneck.
-    Case("ppo-pong", 8_192, layouts=(*LAYOUTS, Layout(1, 1, threads=2))),
-    Case("sac-halfcheetah", 4_000, ("num_envs=4", "algo_kwargs.learning_starts=1000"), round_steps=4),
+    # The updates of these take longer than collecting: samplers alone leave the learner as the bottleneck.
+    Case("ppo-pong", 8_192, layouts=(*LAYOUTS, *TWO_THREADS)),
+    Case(
+        "sac-halfcheetah",
+        4_000,
+        ("num_envs=4", "algo_kwargs.learning_starts=1000"),
+        round_steps=4,
+        layouts=(*LAYOUTS, *TWO_THREADS),
+    ),
 )
 
 

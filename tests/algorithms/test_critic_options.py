@@ -143,7 +143,7 @@ def test_a_hidden_layer_is_dropout_then_layer_norm_then_activation(layer_norm: b
 @pytest.mark.parametrize("dropout", [0.01, 0.3, 0.9])
 def test_units_are_dropped_independently_and_the_others_make_up_for_them(dropout: float) -> None:
     draws = generator(3)
-    passes = torch.stack([dropout_factors(torch.empty(4, 25), dropout, draws) for _ in range(20_000)]).flatten(1)
+    passes = torch.stack([dropout_factors(torch.empty(4, 25), dropout, draws) for _ in range(5_000)]).flatten(1)
     dropped = (passes == 0.0).double()  # [passes, units]
     torch.testing.assert_close(passes[passes > 0].unique(), torch.tensor([1 / (1 - dropout)]))
     deviation = (dropout * (1 - dropout) / len(dropped)) ** 0.5
@@ -151,7 +151,7 @@ def test_units_are_dropped_independently_and_the_others_make_up_for_them(dropout
     neighbours = (dropped[:, 1:] * dropped[:, :-1]).mean()  # as often together as two independent ones
     assert abs(neighbours - dropout**2) < 5 * dropout / dropped[:, 1:].numel() ** 0.5
     number = dropped.sum(1)  # binomial
-    assert number.var() == pytest.approx(100 * dropout * (1 - dropout), rel=0.05)
+    assert number.var() == pytest.approx(100 * dropout * (1 - dropout), rel=0.1)
 
 
 def test_every_pass_of_an_update_drops_other_units() -> None:

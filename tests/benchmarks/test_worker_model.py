@@ -12,6 +12,7 @@ from pages.render_workers import PAGE, render_workers
 from records import RESULTS
 from render_results import BEGIN, END
 from workers.worker_model import Cluster, Task, one_process, throughput
+from workers.worker_peers import rate as rate_of
 
 # A second to collect 1,000 steps, a second to learn from them; nothing varies and nothing is sent.
 EVEN = Task("even", 1000, 1.0, 1.0, rollout_bytes=0, weight_bytes=0, gradient_steps=1, spread=0.0)
@@ -49,6 +50,7 @@ def test_processes_share_cores() -> None:
 
 
 def test_threads_share_the_work_of_a_learner() -> None:
+    assert one_process(EVEN, threads=2) == pytest.approx(1000 / 1.5)
     threaded = Cluster(1, threads=2, message=0.0)
     assert throughput(EVEN, threaded) == pytest.approx(1000 / 1.5)
     # On two cores the sampler and two threads have two thirds of a core each: 3/4 s for the threads, then 1/2 s more.
@@ -84,6 +86,11 @@ def test_the_same_seed_predicts_the_same() -> None:
     varied = Task("varied", 1000, 1.0, 1.0, 0, 0, 1, spread=0.3)
     one, again, other = (throughput(varied, Cluster(8), seed=seed) for seed in (0, 0, 1))
     assert one == again != other
+
+
+def test_start_up_is_not_in_a_rate() -> None:
+    times = {100: {"steps": 110, "seconds": 7.0}, 300: {"steps": 310, "seconds": 9.0, "versions": {"peer": "1"}}}
+    assert rate_of(times.__getitem__, (100, 300)) == {"steps_per_second": 100.0, "versions": {"peer": "1"}}
 
 
 def test_the_page_shows_what_is_stored() -> None:
