@@ -113,6 +113,13 @@ PROOF = (
     _proof("sac-hopper", 200_000, "200k", ours=3, peers=2),
     _proof("crossq-hopper", 100_000, "100k"),
     _proof("sac-hopper", 100_000, "layer_norm-100k", changes=("algo_kwargs.critic_layer_norm=true",)),
+    # Two updates per step; the paper's twenty would take ten times as long.
+    _proof(
+        "droq-hopper",
+        100_000,
+        "two_updates-100k",
+        changes=("algo_kwargs.gradient_steps=2", "algo_kwargs.policy_delay=2"),
+    ),
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=5, peers=5),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
 )

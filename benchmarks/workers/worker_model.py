@@ -38,8 +38,14 @@ class Task:
     """The part of collecting that does not shrink with fewer environments per sampler: calls, not rows."""
     alone_collect: float | None = None
     """Where one process collects faster than samplers, which step their environments one by one."""
+    thread_overhead: float = 1.0
+    """How much more processor time several threads take for an update than one."""
     spread: float = 0.05
     """Standard deviation of the logarithm of a sampler's time for one rollout."""
+
+    def threaded_update(self, threads: int) -> float:
+        """Return the seconds in which threads, each on a core of its own, make an update together."""
+        return self.update / threads * (1.0 if threads == 1 else self.thread_overhead)
 
 
 @dataclass(frozen=True)
@@ -181,7 +187,7 @@ class Simulation:
 
         receive = self.cluster.message * self.cluster.samplers / self.cluster.learners
         for _ in range(parts):
-            self._work(receive + self.task.update / parts, part_done)
+            self._work(receive + self.task.threaded_update(self.cluster.threads) / self.cluster.learners, part_done)
 
     def _exchange(self) -> float:
         """Return the seconds of all-reducing the gradient at every gradient step, around a ring of learners."""
@@ -207,7 +213,7 @@ class Simulation:
 def one_process(task: Task, threads: int = 1) -> float:
     """Return the environment steps per second of one process that collects and learns in turn."""
     collect = task.collect if task.alone_collect is None else task.alone_collect
-    return task.transitions / (collect + task.update / threads)
+    return task.transitions / (collect + task.threaded_update(threads))
 
 
 def throughput(task: Task, cluster: Cluster, *, updates: int = 60, seed: int = 0) -> float:

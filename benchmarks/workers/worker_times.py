@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = (Layout(1, 1), Layout(2, 0), Layout(2, 1))
-TWO_THREADS = (Layout(0, 0, threads=2), Layout(1, 1, threads=2))
+WITH_THREADS = (Layout(1, 1), Layout(0, 0, threads=2), Layout(1, 1, threads=2))
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ CASES = (
     Case("ppo-cartpole", 204_800),
     Case("ppo-lunarlander", 393_216),
     # The updates of these take longer than collecting: samplers alone leave the learner as the bottleneck.
-    Case("ppo-pong", 8_192, layouts=(*LAYOUTS, *TWO_THREADS)),
+    Case("ppo-pong", 16_384, layouts=WITH_THREADS),
     Case(
         "sac-halfcheetah",
-        4_000,
+        12_000,
         ("num_envs=4", "algo_kwargs.learning_starts=1000"),
         round_steps=4,
-        layouts=(*LAYOUTS, *TWO_THREADS),
+        layouts=WITH_THREADS,
     ),
 )
 
@@ -89,6 +89,9 @@ def measure(case: Case) -> Task:
         longer = () if case.round_steps else (f"algo_kwargs.num_steps={2 * params.num_steps}",)
         slower = _times(case, f"num_envs={config.num_envs // 2}", *longer, *_AS_SAMPLERS).collect
         fixed = min(max(slower - times.collect, 0.0), times.collect)
+    overhead = 1.0
+    if any(layout.threads > 1 for layout in case.layouts):
+        overhead = 2 * _times(case, "torch_threads=2").update / alone.update
     return Task(
         name=case.preset,
         transitions=rollout,
@@ -99,6 +102,7 @@ def measure(case: Case) -> Task:
         gradient_steps=_gradient_steps(case, config, rollout),
         collect_fixed=fixed / rounds,
         alone_collect=alone.collect / rounds,
+        thread_overhead=overhead,
     )
 
 

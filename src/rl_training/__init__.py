@@ -4,6 +4,7 @@ The names below are stable: they follow semantic versioning. They are loaded on 
 `import rl_training` imports neither torch nor gymnasium.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from rl_training._lazy import STABLE, lazy_exports
@@ -34,5 +35,9 @@ __all__ = [
     "resume",
     "train",
 ]
+
+# Threads of torch without work would keep looking for some, on cores that samplers and compiled updates need. Torch reads
+# this when it is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __getattr__, __dir__ = lazy_exports(__name__, STABLE)

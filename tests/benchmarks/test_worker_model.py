@@ -58,6 +58,13 @@ def test_threads_share_the_work_of_a_learner() -> None:
     assert throughput(EVEN, shared) == pytest.approx(1000 / 1.25)
 
 
+def test_threads_may_cost_more_than_they_share() -> None:
+    costly = replace(EVEN, thread_overhead=1.5)
+    assert one_process(costly) == one_process(EVEN)
+    assert one_process(costly, threads=2) == pytest.approx(1000 / 1.75)
+    assert throughput(costly, Cluster(1, threads=2, message=0.0)) == pytest.approx(1000 / 1.75)
+
+
 def test_what_does_not_shrink_limits_many_samplers() -> None:
     stubborn = Task("stubborn", 1000, 1.0, 1e-9, 0, 0, 1, collect_fixed=0.2, spread=0.0)
     assert rate(4, task=stubborn) == pytest.approx(1000 / (0.2 + 0.8 / 4))

@@ -57,6 +57,18 @@ def test_nothing_heavy_is_imported_by(statement: str) -> None:
     assert answer.stdout.splitlines()[-1].strip() == "loaded:"
 
 
+@pytest.mark.parametrize(("set_by_user", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_waiting_threads_of_torch_leave_their_cores_unless_the_user_decides(
+    set_by_user: dict[str, str], expected: str
+) -> None:
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    program = "import rl_training, os; print(os.environ['OMP_WAIT_POLICY'])"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], env={**variables, **set_by_user}, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == expected
+
+
 @pytest.mark.parametrize(
     "listing",
     [

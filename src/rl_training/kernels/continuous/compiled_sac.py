@@ -97,9 +97,9 @@ class CompiledSAC(CompiledUpdate):
         """Return the temperature."""
         return self._temperature._replace(step=self.algorithm.temperature.optimizer.steps + 1)
 
-    def run_part(self, phases: tuple[int, int], part: int, shared: tuple[Any, ...], report: np.ndarray) -> None:
+    def run_part(self, phases: actor_critics.Phases, part: int, shared: tuple[Any, ...], report: np.ndarray) -> None:
         """Run phases of an update for one part of the batch."""
-        sac_update.sac_update(*phases, part, self.parts, *shared, self.memory[part], report)
+        sac_update.sac_update(phases, part, self.parts, *shared, self.memory[part], report)
 
     def gradients(self, batch: ReplayBatch, noise: Tensor) -> list[Callable[[], Any]]:
         """Return the functions that compute the critics' and the actor's gradients by autograd."""

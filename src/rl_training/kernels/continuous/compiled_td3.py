@@ -90,9 +90,9 @@ class CompiledTD3(CompiledUpdate):
         """Return the noise on the target policy's actions."""
         return self._smoothing
 
-    def run_part(self, phases: tuple[int, int], part: int, shared: tuple[Any, ...], report: np.ndarray) -> None:
+    def run_part(self, phases: actor_critics.Phases, part: int, shared: tuple[Any, ...], report: np.ndarray) -> None:
         """Run phases of an update for one part of the batch."""
-        td3_update.td3_update(*phases, part, self.parts, *shared, self.memory[part], report)
+        td3_update.td3_update(phases, part, self.parts, *shared, self.memory[part], report)
 
     def gradients(self, batch: ReplayBatch, noise: Tensor) -> list[Callable[[], Any]]:
         """Return the functions that compute the critics' and the actor's gradients by autograd."""

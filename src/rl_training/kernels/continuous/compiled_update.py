@@ -16,6 +16,8 @@ from rl_training.data.replay import ReplayBatch
 from rl_training.kernels.checks import compare
 from rl_training.kernels.compiled.continuous.actor_critics import (
     ACTOR_GRADIENT,
+    ACTOR_STEP,
+    ACTOR_SUM,
     CRITIC_GRADIENT,
     CRITIC_STEP,
     CRITIC_SUM,
@@ -23,6 +25,7 @@ from rl_training.kernels.compiled.continuous.actor_critics import (
     Descent,
     Memory,
     Parameters,
+    Phases,
     Transitions,
 )
 from rl_training.kernels.compiled.continuous.stacks import Stack
@@ -133,9 +136,11 @@ class CompiledUpdate:
         self.encode_for_actor: Any = algorithm.actor.encoder.forward
         self.encode: Any = algorithm.critic.encoder.forward
         self._noise = torch.empty(0, actors.size)
-        self._threads: ThreadPoolExecutor | None = None
+        self._arrived = np.zeros(1, np.int64)
+        # One thread for each other part, since all wait for each other; they are started by their first work.
+        self._threads = ThreadPoolExecutor(max(parts - 1, 1), thread_name_prefix="update")
 
-    def run_part(self, phases: tuple[int, int], part: int, shared: tuple[Any, ...], report: np.ndarray) -> None:
+    def run_part(self, phases: Phases, part: int, shared: tuple[Any, ...], report: np.ndarray) -> None:
         """Run phases of an update for one part of the batch."""
         raise NotImplementedError
 
@@ -157,8 +162,8 @@ class CompiledUpdate:
         """Take the gradient steps of one update and return its report; `taus` say how far the targets move."""
         algorithm = self.algorithm
         limit, actor_due = algorithm.params.max_grad_norm, algorithm.actor_due
-        phases = spans(actor=actor_due, clipped=limit is not None)
-        report = self._run(batch, noise, learning_rate, limit, taus, phases)
+        end = ACTOR_STEP + 1 if actor_due else ACTOR_GRADIENT
+        report = self._run(batch, noise, learning_rate, limit, taus, (CRITIC_GRADIENT, end))
         stepped = [algorithm.critic_optimizer, algorithm.actor_optimizer][: 1 + actor_due]
         for optimizer in stepped:
             optimizer.count_steps(1)
@@ -178,8 +183,7 @@ class CompiledUpdate:
         ):
             gradient()
             expected = optimizer.gradient.clone()
-            phases = [(first, first + 1), (first + 1, first + 2)]
-            self._run(batch, noise, learning_rate, math.inf, (0.0, 0.0), phases)
+            self._run(batch, noise, learning_rate, math.inf, (0.0, 0.0), (first, first + 2))
             compare(self.kernel, "the gradient of this run's first update", optimizer.gradient, expected)
 
     def _run(
@@ -189,8 +193,9 @@ class CompiledUpdate:
         learning_rate: float,
         limit: float | None,
         taus: tuple[float, float],
-        phases: Sequence[tuple[int, int]],
+        span: tuple[int, int],
     ) -> np.ndarray:
+        """Run the phases of a span and return the report."""
         data = Transitions(
             flat_array(self.encode(batch.observation)),
             flat_array(self.encode(batch.next_observation)),
@@ -205,33 +210,23 @@ class CompiledUpdate:
         ]
         shared = self.actor, self.critic, self.actors, self.critics, self.settings(), data, *descents
         report = np.zeros((self.parts, REPORT))
-        if self.parts == 1:
-            self.run_part((phases[0][0], phases[-1][1]), 0, shared, report)
-        else:
-            self._run_parts(phases, shared, report)
+        phases = Phases(*span, meetings(clipped=limit is not None), self._arrived)
+        others = [self._threads.submit(self.run_part, phases, part, shared, report) for part in range(1, self.parts)]
+        self.run_part(phases, 0, shared, report)
+        for other in others:
+            other.result()
         return report
 
-    def _run_parts(self, phases: Sequence[tuple[int, int]], shared: tuple[Any, ...], report: np.ndarray) -> None:
-        """Run every part on a thread of its own; all wait for each other between spans of phases."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.parts - 1, thread_name_prefix="update")
-        for span in phases:
-            others = [self._threads.submit(self.run_part, span, part, shared, report) for part in range(1, self.parts)]
-            self.run_part(span, 0, shared, report)
-            for other in others:
-                other.result()
 
-
-def spans(*, actor: bool, clipped: bool) -> list[tuple[int, int]]:
-    """Return the spans of phases between which all parts wait for each other.
+def meetings(*, clipped: bool) -> int:
+    """Return the bits of the phases after which all parts wait for each other.
 
     Without clipping, a part's step depends on its own share of the gradient alone.
     """
-    gradient, steps = (CRITIC_GRADIENT, CRITIC_SUM), [(CRITIC_SUM, ACTOR_GRADIENT)]
+    phases = [CRITIC_GRADIENT, CRITIC_STEP, ACTOR_GRADIENT]
     if clipped:
-        steps = [(CRITIC_SUM, CRITIC_STEP), (CRITIC_STEP, ACTOR_GRADIENT)]
-    found = [gradient, *steps]
-    return found + [(first + ACTOR_GRADIENT, end + ACTOR_GRADIENT) for first, end in found] if actor else found
+        phases += [CRITIC_SUM, ACTOR_SUM]
+    return sum(1 << phase for phase in phases)
 
 
 def tensors_of(metrics: Mapping[str, float]) -> dict[str, Tensor]:

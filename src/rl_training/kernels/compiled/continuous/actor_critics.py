@@ -1,7 +1,7 @@
 """What updates of actors and critics for continuous actions have in common.
 
 Threads share an update by rows of the batch: each part has rows, memory and a partial gradient of its own. What every
-part has written is read by others only in a later phase.
+part has written is read by others only in a later phase, after all have met.
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ from rl_training.search.compilation import part
 CRITIC_GRADIENT, CRITIC_SUM, CRITIC_STEP, ACTOR_GRADIENT, ACTOR_SUM, ACTOR_STEP = range(6)
 LOSS_CRITIC, VALUE, LOSS_ACTOR, LOG_PROB, CRITIC_SQUARES, ACTOR_SQUARES, TEMPERATURE, REPORT = range(8)
 _AT_ONCE = 2048  # numbers that the optimizer's step and the target network's pass together, in the nearest cache
+
+
+class Phases(NamedTuple):
+    """What is done of an update, and where its parts wait for each other."""
+
+    first: int
+    end: int
+    meetings: int  # a bit for each phase after which all parts meet
+    arrived: np.ndarray  # [1] as `kernels.compiled.meeting.meet` takes it
 
 
 class Parameters(NamedTuple):

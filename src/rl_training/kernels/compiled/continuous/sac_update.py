@@ -22,6 +22,7 @@ from rl_training.kernels.compiled.continuous.actor_critics import (
     Descent,
     Memory,
     Parameters,
+    Phases,
     Transitions,
     actor_backward,
     actor_pass,
@@ -34,6 +35,7 @@ from rl_training.kernels.compiled.continuous.actor_critics import (
     sum_gradients,
 )
 from rl_training.kernels.compiled.continuous.stacks import Stack
+from rl_training.kernels.compiled.meeting import meet
 from rl_training.kernels.compiled.steps import adam_range
 from rl_training.models.distributions import LOG_SQRT_2PI
 from rl_training.models.heads import LOG_STD_RANGE
@@ -203,8 +205,7 @@ def temperature_step(temperature: Temperature, descent: Descent, parts: int, rep
 
 @compiled
 def sac_update(
-    phase: int,
-    end: int,
+    phases: Phases,
     index: int,
     parts: int,
     actor: Parameters,
@@ -218,12 +219,12 @@ def sac_update(
     memory: Memory,
     report: np.ndarray,
 ) -> None:
-    """Run the phases of an update from `phase` to `end` for one of several parts of the batch.
+    """Run phases of an update for one of several parts of the batch.
 
     They are the gradient of the critics and their step, the gradient of the actor, its step and the temperature's.
     """
     first, last = len(data.reward) * index // parts, len(data.reward) * (index + 1) // parts
-    while phase < end:
+    for phase in range(phases.first, phases.end):
         if phase == CRITIC_GRADIENT:
             report[index, TEMPERATURE] = math.exp(temperature.log[0])
             critic_gradient(
@@ -245,7 +246,8 @@ def sac_update(
             descend(actor, actor_descent, index, parts, report, ACTOR_SQUARES)
             if index == 0 and temperature.learned:
                 temperature_step(temperature, actor_descent, parts, report)
-        phase += 1
+        if phases.meetings >> phase & 1:
+            meet(phases.arrived, parts)
 
 
 @compiled

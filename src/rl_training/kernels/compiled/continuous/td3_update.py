@@ -20,6 +20,7 @@ from rl_training.kernels.compiled.continuous.actor_critics import (
     Descent,
     Memory,
     Parameters,
+    Phases,
     Transitions,
     actor_backward,
     actor_pass,
@@ -33,6 +34,7 @@ from rl_training.kernels.compiled.continuous.actor_critics import (
     sum_gradients,
 )
 from rl_training.kernels.compiled.continuous.stacks import Stack
+from rl_training.kernels.compiled.meeting import meet
 from rl_training.search.compilation import compiled, part
 
 
@@ -134,8 +136,7 @@ def actor_gradient(
 
 @compiled
 def td3_update(
-    phase: int,
-    end: int,
+    phases: Phases,
     index: int,
     parts: int,
     actor: Parameters,
@@ -149,12 +150,12 @@ def td3_update(
     memory: Memory,
     report: np.ndarray,
 ) -> None:
-    """Run the phases of an update from `phase` to `end` for one of several parts of the batch.
+    """Run phases of an update for one of several parts of the batch.
 
     They are the gradient of the critics and their step, the gradient of the actor and its step.
     """
     first, last = len(data.reward) * index // parts, len(data.reward) * (index + 1) // parts
-    while phase < end:
+    for phase in range(phases.first, phases.end):
         if phase == CRITIC_GRADIENT:
             critic_gradient(
                 actor.target, critic.values, critic.target, actors, critics, smoothing, data,
@@ -173,7 +174,8 @@ def td3_update(
             sum_gradients(actor, actor_descent, index, parts, report, ACTOR_SQUARES)
         else:
             descend(actor, actor_descent, index, parts, report, ACTOR_SQUARES)
-        phase += 1
+        if phases.meetings >> phase & 1:
+            meet(phases.arrived, parts)
 
 
 @compiled
