@@ -36,8 +36,8 @@ __all__ = [
     "train",
 ]
 
-# Threads of torch without work would keep looking for some, on cores that samplers and compiled updates need. Torch reads
-# this when it is imported.
+# Threads of torch without work would keep looking for some, on cores that samplers and compiled updates need.
+# Torch reads this when it is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __getattr__, __dir__ = lazy_exports(__name__, STABLE)
