@@ -15,7 +15,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.own_code.run_code import admit_code, checkpoint_config, loaded_from, warn_of_changed_code
 from rl_training.experiment.runs import sanitize
-from rl_training.experiment.tasks import choose_task, is_suite
+from rl_training.experiment.tasks import Task, choose_task, is_suite
 from rl_training.runtime.acting.evaluator import EpisodeResult, evaluate_tasks
 from rl_training.runtime.acting.policy import policies_from_checkpoint
 from rl_training.runtime.acting.video import check_video, record_episodes
@@ -100,6 +100,25 @@ def _check_environment_there(config: TrainConfig, checkpoint: Checkpoint) -> Non
         )
 
 
+def _config_to_evaluate(checkpoint: Checkpoint, *, trust_code: bool) -> TrainConfig:
+    """Return the configuration of a checkpoint whose code may be executed, and warn of what has changed since."""
+    config = checkpoint_config(checkpoint, trust_code=trust_code)
+    admit_code(config, loaded_from(checkpoint, trust_code=trust_code), callbacks=False)
+    warn_of_changed_code(config, checkpoint)
+    warn_of_changed_dataset(config, checkpoint)
+    _check_environment_there(config, checkpoint)
+    return config
+
+
+def _generators(tasks: Sequence[Task], seed: int, device: torch.device, *, suite: bool) -> dict[Task, torch.Generator]:
+    """Return what samples actions: each task of a suite has its own, so that others change nothing for it."""
+    names = {task: [task.name] if suite else [] for task in tasks}
+    return {
+        task: torch.Generator(device).manual_seed(derive_seeds(seed, "evaluation", "policy", *name)[0])
+        for task, name in names.items()
+    }
+
+
 def evaluate(
     checkpoint: str | Path,
     *,
@@ -117,11 +136,7 @@ def evaluate(
     execution of other people's code that the checkpoint names.
     """
     sound = verify_checkpoint(resolve_checkpoint(Path(checkpoint)))
-    config = checkpoint_config(sound, trust_code=trust_code)
-    admit_code(config, loaded_from(sound, trust_code=trust_code), callbacks=False)
-    warn_of_changed_code(config, sound)
-    warn_of_changed_dataset(config, sound)
-    _check_environment_there(config, sound)
+    config = _config_to_evaluate(sound, trust_code=trust_code)
     count = num_episodes if num_episodes is not None else config.eval_episodes or 10
     base = config.seed if seed is None else seed
     if count < 1 or base < 0:
@@ -134,14 +149,7 @@ def evaluate(
     for one in chosen:
         check_observation_size(one)
     target = policies[chosen[0]].actor.device
-    # Each task of a suite has its own generator, so that it acts the same alone and among others.
-    generators = {
-        one: torch.Generator(target).manual_seed(
-            derive_seeds(base, "evaluation", "policy", *([one.name] if suite else []))[0]
-        )
-        for one in chosen
-        if stochastic
-    }
+    generators = _generators(chosen, base, target, suite=suite) if stochastic else {}
     for one in chosen if video_episodes else ():
         check_video(one, seeds[0])
     with TorchSetup(threads=threads_of(sound), deterministic=config.deterministic, device=target):

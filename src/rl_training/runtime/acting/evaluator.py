@@ -12,16 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from rl_training.data.observations import NumpyObservation, map_observation
-from rl_training.envs.checks import non_finite_row
 from rl_training.envs.make import make_players
 from rl_training.envs.multi_agent.world import World
 from rl_training.envs.slot import EnvSlot
 from rl_training.envs.spaces import same_form
 from rl_training.errors import AxiomError, NonFiniteError
 from rl_training.experiment.tasks import Task
+from rl_training.runtime.acting.episodes import Episode, SlotEpisode, WorldEpisode, act_in_slots, act_in_worlds
 from rl_training.runtime.acting.policy import Policy
-from rl_training.runtime.acting.world_episodes import WorldEpisode, act_together
 from rl_training.runtime.recording.env_metrics import PREFIX, EnvironmentMetrics
 from rl_training.runtime.setup.streams import derive_seeds
 
@@ -124,31 +122,6 @@ def check_fit(policy: Policy, slot: EnvSlot | World, env_id: str) -> None:
             )
 
 
-@dataclass
-class _RunningEpisode:
-    """An episode in progress."""
-
-    slot: EnvSlot
-    index: int
-    seed: int
-    observation: Any
-    mask: np.ndarray | None
-    memory: np.ndarray
-    episode_return: float = 0.0
-    length: int = 0
-    given: EnvironmentMetrics | None = None
-
-
-def _check_finite(running: Sequence[_RunningEpisode], batch: NumpyObservation) -> None:
-    """Raise an error for NaN and infinity in the observations."""
-    found = non_finite_row(batch)
-    if found is not None:
-        row, key = found
-        place = None if running[row].length else "in reset"
-        error = running[row].slot.non_finite(f"observation{key}", place=place)
-        raise NonFiniteError(f"in the evaluation, {error}; the last good checkpoint is kept")
-
-
 def play_episodes(
     policy: Policy,
     slots: Sequence[EnvSlot | World],
@@ -164,98 +137,44 @@ def play_episodes(
     Raises `EvaluationInterrupted` as soon as `interrupted()` is true: a partial evaluation would be biased. In a world
     of several agents an episode lasts until all have left, and its return is the mean of theirs.
     """
-    worlds = [slot for slot in slots if isinstance(slot, World)]
-    if worlds:
-        return play_worlds(
-            policy, worlds, seeds, generator=generator, step_cap=step_cap, on_step=on_step, interrupted=interrupted
-        )
-    single = [slot for slot in slots if isinstance(slot, EnvSlot)]
+    worlds = isinstance(slots[0], World)
+    begin: Any = WorldEpisode if worlds else SlotEpisode
+    act: Any = act_in_worlds if worlds else act_in_slots
     results: dict[int, EpisodeResult] = {}
     waiting = list(enumerate(seeds))[::-1]
 
-    def start(slot: EnvSlot) -> _RunningEpisode:
-        index, seed = waiting.pop()
-        observation, mask = slot.reset(seed)
+    def start(slot: EnvSlot | World) -> Episode:
+        episode: Episode = begin(slot, *waiting.pop(), policy.memory_size)
         on_step(slot)
-        return _RunningEpisode(slot, index, seed, observation, mask, np.zeros(policy.memory_size, np.float32))
+        return episode
 
-    running = [start(slot) for slot in single[: len(seeds)]]
+    running = [start(slot) for slot in slots[: len(seeds)]]
     while running:
         if interrupted():
             raise EvaluationInterrupted
-        batch = map_observation(lambda *arrays: np.stack(arrays), *(episode.observation for episode in running))
-        _check_finite(running, batch)
-        masks = None
-        if any(episode.mask is not None for episode in running):
-            width = next(len(episode.mask) for episode in running if episode.mask is not None)
-            masks = np.stack([np.ones(width, bool) if episode.mask is None else episode.mask for episode in running])
-        memory = np.stack([episode.memory for episode in running]) if policy.memory_size else None
-        actions, after = policy.act(batch, masks, generator, memory)
-        unfinished: list[_RunningEpisode] = []
-        for row, (episode, action) in enumerate(zip(running, actions, strict=True)):
-            step = episode.slot.step(action)
-            if after is not None:
-                episode.memory = after[row]
-            on_step(episode.slot)
-            episode.observation, episode.mask = step.obs, step.action_mask
-            episode.episode_return += float(step.reward)
-            episode.length += 1
-            if step.metrics is not None:
-                episode.given = episode.given or EnvironmentMetrics()
-                episode.given.add(step.metrics)
-            ended = step.terminated or step.truncated
-            if not ended and episode.length < step_cap:
-                unfinished.append(episode)
-                continue
-            if not math.isfinite(episode.episode_return):
-                raise NonFiniteError(
-                    f"the evaluation episode of seed {episode.seed} has a return that is NaN or infinite; the last "
-                    "good checkpoint is kept. Repair the environment's reward"
-                )
-            results[episode.index] = EpisodeResult(
-                episode.episode_return, episode.length, episode.seed, capped=not ended, given=episode.given
-            )
-            if waiting:
-                unfinished.append(start(episode.slot))
-        running = unfinished
-    return [results[index] for index in range(len(seeds))]
-
-
-def play_worlds(
-    policy: Policy,
-    worlds: Sequence[World],
-    seeds: Sequence[int],
-    *,
-    generator: torch.Generator | None,
-    step_cap: int,
-    on_step: Callable[[Any], None],
-    interrupted: Callable[[], bool],
-) -> list[EpisodeResult]:
-    """Play the seeds' episodes in worlds of several agents, all of which act by the policy."""
-    results: dict[int, EpisodeResult] = {}
-    waiting = list(enumerate(seeds))[::-1]
-    running = [WorldEpisode(world, *waiting.pop(), policy.memory_size) for world in worlds[: len(seeds)]]
-    for episode in running:
-        on_step(episode.world)
-    while running:
-        if interrupted():
-            raise EvaluationInterrupted
-        act_together(policy, running, generator)
-        unfinished: list[WorldEpisode] = []
+        act(policy, running, generator)
+        unfinished: list[Episode] = []
         for episode in running:
-            on_step(episode.world)
-            ended = episode.world.over
-            if not ended and episode.world.steps < step_cap:
+            on_step(episode.place)
+            if not episode.over and episode.length < step_cap:
                 unfinished.append(episode)
                 continue
-            mean, given = episode.finish()
-            length = episode.world.steps
-            results[episode.index] = EpisodeResult(mean, length, episode.seed, capped=not ended, given=given)
+            results[episode.index] = _result(episode)
             if waiting:
-                unfinished.append(WorldEpisode(episode.world, *waiting.pop(), policy.memory_size))
-                on_step(episode.world)
+                unfinished.append(start(episode.place))
         running = unfinished
     return [results[index] for index in range(len(seeds))]
+
+
+def _result(episode: Episode) -> EpisodeResult:
+    """Return a played episode; one that is not over was cut off."""
+    total, given = episode.finish()
+    if not math.isfinite(total):
+        raise NonFiniteError(
+            f"the evaluation episode of seed {episode.seed} has a return that is NaN or infinite; the last good "
+            "checkpoint is kept. Repair the environment's reward"
+        )
+    return EpisodeResult(total, episode.length, episode.seed, capped=not episode.over, given=given)
 
 
 def summarize(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
