@@ -26,6 +26,8 @@ class Cell:
     """Where the peer, which takes longer, is trained on fewer."""
     suite: str = "full"
     """Which suite trains it."""
+    variant: str = ""
+    """What tells the algorithm with other options apart, in words for tables."""
 
     @property
     def name(self) -> str:
@@ -96,14 +98,22 @@ ACCELERATION = tuple(
 
 
 def _proof(
-    preset: str, steps: int, label: str = "", ours: int = 3, peers: int = 0, changes: tuple[str, ...] = ()
+    preset: str,
+    steps: int,
+    label: str = "",
+    ours: int = 3,
+    peers: int = 0,
+    changes: tuple[str, ...] = (),
+    variant: str = "",
 ) -> Cell:
     """Return a comparison at a length that counts: evaluated twenty times, and resumable from as many checkpoints."""
     interval = steps // 20
     every = (f"total_timesteps={steps}", f"eval_interval={interval}", f"checkpoint_interval={interval}")
     sides = (OURS, SB3) if peers else (OURS,)
     seeds, peer_seeds = (tuple(range(1, count + 1)) for count in (ours, peers))
-    return Cell(preset, (*changes, *every), label, sides, seeds=seeds, peer_seeds=peer_seeds, suite="proof")
+    return Cell(
+        preset, (*changes, *every), label, sides, seeds=seeds, peer_seeds=peer_seeds, suite="proof", variant=variant
+    )
 
 
 # In the order of what people look at first: where hours run out, the end is missing.
@@ -112,13 +122,20 @@ PROOF = (
     _proof("ppo-halfcheetah", 1_000_000, "1m", ours=5, peers=3),
     _proof("sac-hopper", 200_000, "200k", ours=3, peers=2),
     _proof("crossq-hopper", 100_000, "100k"),
-    _proof("sac-hopper", 100_000, "layer_norm-100k", changes=("algo_kwargs.critic_layer_norm=true",)),
+    _proof(
+        "sac-hopper",
+        100_000,
+        "layer_norm-100k",
+        changes=("algo_kwargs.critic_layer_norm=true",),
+        variant="LayerNorm in the critics",
+    ),
     # Two updates per step; the paper's twenty would take ten times as long.
     _proof(
         "droq-hopper",
         100_000,
         "two_updates-100k",
         changes=("algo_kwargs.gradient_steps=2", "algo_kwargs.policy_delay=2"),
+        variant="two updates per step",
     ),
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=5, peers=5),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),

@@ -27,6 +27,7 @@ ALGORITHM_NAMES = {
     "sac": "SAC",
     "td3": "TD3",
     "crossq": "CrossQ",
+    "droq": "DroQ",
     "tqc": "TQC",
     "muzero": "MuZero",
     "gumbel_muzero": "Gumbel MuZero",
@@ -58,6 +59,7 @@ class Entry:
     path: Path
     summary: Mapping[str, Any]
     seeds_wanted: int
+    variant: str = ""
 
     @cached_property
     def runs(self) -> list[dict[str, Any]]:
@@ -65,9 +67,14 @@ class Entry:
         return sorted(self.summary["runs"], key=lambda run: int(run["seed"]))
 
     @property
+    def algorithm(self) -> str:
+        """The algorithm in words, with what tells its options apart."""
+        return ", ".join(filter(None, (ALGORITHM_NAMES[self.algo], self.variant)))
+
+    @property
     def name(self) -> str:
         """The algorithm and the side, for tables and legends."""
-        return f"{ALGORITHM_NAMES[self.algo]}, {SIDE_NAMES[self.side]}"
+        return f"{self.algorithm}, {SIDE_NAMES[self.side]}"
 
     @property
     def scores(self) -> list[float]:
@@ -154,7 +161,7 @@ def _read(cell: Cell, results: Path) -> Comparison:
     entries = []
     for side in cell.sides:
         path = result_path(cell, side, results)
-        entry = Entry(config.algo, config.task_name, side, path, stored(path), len(cell.seeds_of(side)))
+        entry = Entry(config.algo, config.task_name, side, path, stored(path), len(cell.seeds_of(side)), cell.variant)
         seeds = [run["seed"] for run in entry.runs]
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"{path} holds a seed twice: its seeds are {seeds}")

@@ -149,7 +149,7 @@ def _overview(comparisons: Sequence[Comparison]) -> list[str]:
             table.append(
                 row(
                     comparison.place,
-                    ALGORITHM_NAMES[comparison.algo],
+                    comparison.entries[0].algorithm,
                     *(shown if comparison.paired else [*shown, "no counterpart"]),
                     _improvement(comparison),
                     ", ".join(seeds),

@@ -27,15 +27,17 @@ if TYPE_CHECKING:
 SETTINGS: dict[Any, Any] = {"svg.hashsalt": "axiomrl", "text.parse_math": False, "font.size": 9}
 # By position in the palette. Those that share a style never meet on one environment, which a test holds.
 _STYLES = {
-    "ppo": 0,
-    "dqn": 1,
-    "sac": 2,
-    "td3": 3,
-    "muzero": 2,
-    "gumbel_muzero": 3,
-    "efficientzero": 5,
-    "crossq": 5,
-    "tqc": 1,
+    "PPO": 0,
+    "DQN": 1,
+    "SAC": 2,
+    "SAC, LayerNorm in the critics": 4,
+    "TD3": 3,
+    "MuZero": 2,
+    "Gumbel MuZero": 3,
+    "EfficientZero": 5,
+    "CrossQ": 5,
+    "DroQ, two updates per step": 1,
+    "TQC": 1,
 }
 _PEER_DASHES = (0, (4.0, 2.0))
 _GREY = "#6b7480"
@@ -86,9 +88,9 @@ def plain_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def style_of(algo: str) -> Style:
-    """Return the colour and the mark of an algorithm, the same on every picture."""
-    return STYLES[_STYLES[algo]]
+def style_of(algorithm: str) -> Style:
+    """Return the colour and the mark of an algorithm with its options, the same on every picture."""
+    return STYLES[_STYLES[algorithm]]
 
 
 def _drawn(comparisons: Sequence[Comparison]) -> list[Entry]:
@@ -100,7 +102,7 @@ def _line_style(entry: Entry) -> Any:
 
 
 def _fill(entry: Entry) -> str:
-    return style_of(entry.algo).light if entry.side == OURS else "white"
+    return style_of(entry.algorithm).light if entry.side == OURS else "white"
 
 
 def _draw_curves(axes: Axes, entries: Sequence[Entry]) -> None:
@@ -113,7 +115,7 @@ def _draw_curves(axes: Axes, entries: Sequence[Entry]) -> None:
         if curve.empty:
             continue
         ends.append(curve.end)
-        style, seeds = style_of(entry.algo), f"{len(points)} of {len(entry.runs)}"
+        style, seeds = style_of(entry.algorithm), f"{len(points)} of {len(entry.runs)}"
         axes.plot(
             curve.x,
             curve.y,
@@ -143,7 +145,7 @@ def _draw_finals(axes: Axes, entries: Sequence[Entry]) -> None:
     """Draw a line per entry: the score of each seed, the interquartile mean and its interval."""
     axes.set(title="final policies", xlabel="return")
     for place, entry in enumerate(entries):
-        style, estimate = style_of(entry.algo), entry.estimate()
+        style, estimate = style_of(entry.algorithm), entry.estimate()
         if estimate.interval is not None:
             axes.hlines(place, *estimate.interval, color=style.light, linestyle=_line_style(entry), linewidth=2)
         axes.vlines(estimate.value, place - 0.36, place + 0.36, color=style.light, linewidth=2.5)

@@ -264,7 +264,7 @@ def test_algorithms_look_different_on_every_environment(tmp_path: Path) -> None:
     from pages.result_plots import style_of
 
     for found in environments(read_comparisons(SHOWN, RESULTS)).values():
-        styles = [style_of(comparison.algo) for comparison in found]
+        styles = [style_of(comparison.entries[0].algorithm) for comparison in found]
         assert len(set(styles)) == len(styles)
 
 
