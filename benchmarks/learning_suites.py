@@ -163,17 +163,20 @@ MEMORY = (
         for preset in ("ppo-cartpolenovel", "ppo-pendulumnovel", "ppo-mountaincarcontinuousnovel", "ppo-tmaze")
     ),
 )
-# What a lag costs in learning: each beside the same without one, which samplers do not change by a bit.
-_LAG, _LAGGED = ("samplers=1", "policy_lag=1"), "lag_1"
-WORKERS = (
-    *(Cell(preset, _LAG, _LAGGED, (OURS,), suite="workers") for preset in ("ppo-cartpole", "ppo-pendulum")),
-    replace(_proof("ppo-lunarlander", 1_000_000, f"{_LAGGED}-1m", ours=5, changes=_LAG), suite="workers"),
-    Cell("sac-pendulum", _LAG, _LAGGED, (OURS,), suite="workers"),
+# What a lag costs in learning: each beside the stored results of the same without one, which samplers do not change by
+# a bit.
+_LAG = ("samplers=1", "policy_lag=1")
+_VTRACE = (*_LAG, "algo_kwargs.vtrace=true")
+LAGGED = (
+    ("ppo-cartpole", Cell("ppo-cartpole", _LAG, "lag_1", (OURS,), suite="workers")),
+    ("ppo-pendulum", Cell("ppo-pendulum", _LAG, "lag_1", (OURS,), suite="workers")),
+    ("ppo-pendulum", Cell("ppo-pendulum", _VTRACE, "lag_1-vtrace", (OURS,), suite="workers", variant="V-trace")),
+    (
+        "ppo-lunarlander-1m",
+        replace(_proof("ppo-lunarlander", 1_000_000, "lag_1-1m", ours=5, changes=_LAG), suite="workers"),
+    ),
+    ("sac-pendulum", Cell("sac-pendulum", _LAG, "lag_1", (OURS,), suite="workers")),
 )
+WORKERS = tuple(cell for _, cell in LAGGED)
 SHOWN = (*CELLS, *PROOF)
 """What docs/results.md compares."""
-
-
-def without_lag(cell: Cell) -> str:
-    """Return the name of what a comparison with a lag is beside."""
-    return cell.name.replace(f"-{_LAGGED}", "")

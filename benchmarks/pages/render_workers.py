@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from learning_suites import WORKERS, without_lag
+from learning_suites import LAGGED
 from pages.result_tables import heading, machine, row, score_text, span, versions
 from records import OURS
 from rl_training.experiment.statistics import probability_of_improvement, probability_of_improvement_interval
@@ -65,8 +65,8 @@ def _lag(results: Path) -> list[str]:
     """Return the table of trainings with a lag beside those without."""
     table = heading("preset", "steps", "seeds", "lag 0, mean (worst)", "lag 1, mean (worst)", "lag 1 is better")
     shown: list[dict[str, Any]] = []
-    for cell in WORKERS:
-        summaries = [results / f"{name}.json" for name in (without_lag(cell), cell.name)]
+    for without, cell in LAGGED:
+        summaries = [results / f"{name}.json" for name in (without, cell.name)]
         if not all(path.exists() for path in summaries):
             continue
         pair = [json.loads(path.read_text(encoding="utf-8")) for path in summaries]
@@ -76,7 +76,8 @@ def _lag(results: Path) -> list[str]:
         chance = f"{probability_of_improvement(lagged, plain):.2f} [{low:.2f}, {high:.2f}]"
         scores = (f"{score_text(statistics.fmean(side))} ({score_text(min(side))})" for side in (plain, lagged))
         counts = str(len(lagged)) if len(plain) == len(lagged) else f"{len(plain)} and {len(lagged)}"
-        table.append(row(f"`{cell.preset}`", span([run["steps"] for run in pair[1]["runs"]]), counts, *scores, chance))
+        name = ", ".join(filter(None, (f"`{cell.preset}`", cell.variant)))
+        table.append(row(name, span([run["steps"] for run in pair[1]["runs"]]), counts, *scores, chance))
     if not shown:
         return []
     return [

@@ -57,10 +57,10 @@ CASES = (
     Case("ppo-cartpole", 204_800),
     Case("ppo-lunarlander", 393_216),
     # The updates of these take longer than collecting: samplers alone leave the learner as the bottleneck.
-    Case("ppo-pong", 16_384, layouts=WITH_THREADS),
+    Case("ppo-pong", 12_288, layouts=WITH_THREADS),
     Case(
         "sac-halfcheetah",
-        12_000,
+        8_000,
         ("num_envs=4", "algo_kwargs.learning_starts=1000"),
         round_steps=4,
         layouts=WITH_THREADS,

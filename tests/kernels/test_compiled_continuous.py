@@ -107,6 +107,21 @@ def test_twenty_updates_are_those_of_autograd(algo: str, options: dict[str, Any]
         torch.testing.assert_close(compiled.temperature.state_dict(), plain.temperature.state_dict())
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_no_thread_waits_for_one_that_has_failed(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = CompiledSAC(make("sac"), "sac", parts=2)
+    original = compiled.run_part
+
+    def run_part(phases: Any, part: int, *rest: Any) -> None:
+        if part == failing:
+            raise MemoryError("no memory for this part")
+        original(phases, part, *rest)
+
+    monkeypatch.setattr(compiled, "run_part", run_part)
+    with pytest.raises(MemoryError, match="no memory for this part"):
+        compiled.improve(make_batch(0), torch.zeros(2, 100, 2), 1e-3)
+
+
 @pytest.mark.parametrize(("algo", "options"), OPTIONS, ids=str)
 def test_compiled_actions_are_those_of_the_algorithm(algo: str, options: dict[str, Any]) -> None:
     plain, compiled = make(algo, **options), make(algo, **options)

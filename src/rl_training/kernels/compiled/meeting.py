@@ -18,6 +18,8 @@ from rl_training.search.compilation import part
 
 _WORD = ir.IntType(64)
 _LOOKS = 2_000  # at the others, before the core is offered to another thread
+GIVEN_UP = 1 << 62
+"""As the number of those that have come: nobody waits any more, since a thread has failed."""
 
 
 def _counter(context: Any, builder: Any, kind: Any, array: Any) -> Any:
@@ -60,12 +62,18 @@ def yield_core(typing: Any) -> Any:
 
 @part()
 def meet(arrived: np.ndarray, parts: int) -> None:
-    """Wait until as many threads have come as there are parts; `arrived` [1] counts them over all meetings."""
+    """Wait until as many threads have come as there are parts; `arrived` [1] counts them over all meetings.
+
+    Its number may be set to `GIVEN_UP` at any time.
+    """
     if parts == 1:
         return
     meeting = add_one(arrived) // parts
     looks = 0
-    while current(arrived) // parts == meeting:
+    while True:
+        count = current(arrived)
+        if count // parts != meeting or count >= GIVEN_UP:
+            return
         looks += 1
         if looks > _LOOKS:
             yield_core()

@@ -31,6 +31,7 @@ from rl_training.kernels.compiled.continuous.actor_critics import (
 from rl_training.kernels.compiled.continuous.stacks import Stack
 from rl_training.kernels.compiled.lanes import LANES
 from rl_training.kernels.compiled.layers import Scratch, bits_size, panel_size
+from rl_training.kernels.compiled.meeting import GIVEN_UP
 from rl_training.kernels.layouts import ACTIVATIONS, Place, as_array, flat_array, linear_place, stacked_places, zeros
 from rl_training.models.layers import StackedMLP, parameter_pairs
 from rl_training.models.optimizers import FlatOptimizer
@@ -136,7 +137,6 @@ class CompiledUpdate:
         self.encode_for_actor: Any = algorithm.actor.encoder.forward
         self.encode: Any = algorithm.critic.encoder.forward
         self._noise = torch.empty(0, actors.size)
-        self._arrived = np.zeros(1, np.int64)
         # One thread for each other part, since all wait for each other; they are started by their first work.
         self._threads = ThreadPoolExecutor(max(parts - 1, 1), thread_name_prefix="update")
 
@@ -210,12 +210,20 @@ class CompiledUpdate:
         ]
         shared = self.actor, self.critic, self.actors, self.critics, self.settings(), data, *descents
         report = np.zeros((self.parts, REPORT))
-        phases = Phases(*span, meetings(clipped=limit is not None), self._arrived)
-        others = [self._threads.submit(self.run_part, phases, part, shared, report) for part in range(1, self.parts)]
-        self.run_part(phases, 0, shared, report)
+        phases = Phases(*span, meetings(clipped=limit is not None), np.zeros(1, np.int64))
+        others = [self._threads.submit(self._run_part, phases, part, shared, report) for part in range(1, self.parts)]
+        self._run_part(phases, 0, shared, report)
         for other in others:
             other.result()
         return report
+
+    def _run_part(self, phases: Phases, part: int, shared: tuple[Any, ...], report: np.ndarray) -> None:
+        """Run a part for which the others do not wait if it fails."""
+        try:
+            self.run_part(phases, part, shared, report)
+        except BaseException:
+            phases.arrived[0] = GIVEN_UP
+            raise
 
 
 def meetings(*, clipped: bool) -> int:
