@@ -12,6 +12,7 @@ from learning_suites import LAGGED
 from pages.result_tables import heading, machine, row, score_text, span, versions
 from records import OURS
 from rl_training.experiment.statistics import probability_of_improvement, probability_of_improvement_interval
+from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 
 FILE = "workers.json"
 PAGE = "scaling.md"
@@ -72,8 +73,10 @@ def _lag(results: Path) -> list[str]:
         pair = [json.loads(path.read_text(encoding="utf-8")) for path in summaries]
         shown += pair
         plain, lagged = ([run["eval_return_mean"] for run in one["runs"]] for one in pair)
-        low, high = probability_of_improvement_interval(lagged, plain)
-        chance = f"{probability_of_improvement(lagged, plain):.2f} [{low:.2f}, {high:.2f}]"
+        chance = "-"
+        if min(len(plain), len(lagged)) >= SEEDS_FOR_INTERVAL:
+            low, high = probability_of_improvement_interval(lagged, plain)
+            chance = f"{probability_of_improvement(lagged, plain):.2f} [{low:.2f}, {high:.2f}]"
         scores = (f"{score_text(statistics.fmean(side))} ({score_text(min(side))})" for side in (plain, lagged))
         counts = str(len(lagged)) if len(plain) == len(lagged) else f"{len(plain)} and {len(lagged)}"
         name = ", ".join(filter(None, (f"`{cell.preset}`", cell.variant)))
