@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,10 @@ def test_the_same_seed_predicts_the_same() -> None:
 
 
 def test_start_up_is_not_in_a_rate() -> None:
-    times = {100: {"steps": 110, "seconds": 7.0}, 300: {"steps": 310, "seconds": 9.0, "versions": {"peer": "1"}}}
+    times: dict[int, dict[str, Any]] = {
+        100: {"steps": 110, "seconds": 7.0},
+        300: {"steps": 310, "seconds": 9.0, "versions": {"peer": "1"}},
+    }
     assert rate_of(times.__getitem__, (100, 300)) == {"steps_per_second": 100.0, "versions": {"peer": "1"}}
 
 

@@ -40,7 +40,7 @@ class _LanesModel(models.PrimitiveModel):
         super().__init__(manager, kind, _VECTOR)
 
 
-def _operation(definition: Callable[..., Any]) -> Any:
+def operation(definition: Callable[..., Any]) -> Any:
     """Make an operation of the compiler; called, it takes the definition's arguments but the first."""
     return intrinsic(definition)
 
@@ -69,7 +69,7 @@ def _halves(builder: Any, lanes: Any) -> list[Any]:
     return [builder.shuffle_vector(lanes, lanes, _indices(range(at, at + half))) for at in (0, half)]
 
 
-@_operation
+@operation
 def number(typing: Any, array: Any, index: Any) -> Any:
     """Read one number; brackets would first look whether the index counts from the end, which inner loops notice."""
 
@@ -79,7 +79,7 @@ def number(typing: Any, array: Any, index: Any) -> Any:
     return types.float32(array, types.intp), generate
 
 
-@_operation
+@operation
 def load(typing: Any, array: Any, index: Any) -> Any:
     """Read sixteen numbers from a flat float32 array."""
 
@@ -89,7 +89,7 @@ def load(typing: Any, array: Any, index: Any) -> Any:
     return _LANES_TYPE(array, types.intp), generate
 
 
-@_operation
+@operation
 def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
     """Write sixteen numbers to a flat float32 array."""
 
@@ -101,7 +101,7 @@ def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
     return types.void(array, types.intp, _LANES_TYPE), generate
 
 
-@_operation
+@operation
 def transpose_eight(typing: Any, source: Any, at: Any, row: Any, target: Any, to: Any, step: Any) -> Any:
     """Transpose eight rows of eight numbers; rows lie `row` numbers apart in the source and `step` in the target."""
 
@@ -127,7 +127,7 @@ def transpose_eight(typing: Any, source: Any, at: Any, row: Any, target: Any, to
     return types.void(source, types.intp, types.intp, target, types.intp, types.intp), generate
 
 
-@_operation
+@operation
 def spread(typing: Any, value: Any) -> Any:
     """Return lanes that all hold one float32 number."""
 
@@ -137,7 +137,7 @@ def spread(typing: Any, value: Any) -> Any:
     return _LANES_TYPE(types.float32), generate
 
 
-@_operation
+@operation
 def multiply_add(typing: Any, factor: Any, lanes: Any, addend: Any) -> Any:
     """Return factor * lanes + addend for one factor."""
 
@@ -150,7 +150,7 @@ def multiply_add(typing: Any, factor: Any, lanes: Any, addend: Any) -> Any:
     return _LANES_TYPE(types.float32, _LANES_TYPE, _LANES_TYPE), generate
 
 
-@_operation
+@operation
 def root(typing: Any, lanes: Any) -> Any:
     """Return the square roots."""
 
@@ -161,7 +161,7 @@ def root(typing: Any, lanes: Any) -> Any:
     return _LANES_TYPE(_LANES_TYPE), generate
 
 
-@_operation
+@operation
 def where_above(typing: Any, left: Any, right: Any, then: Any, otherwise: Any) -> Any:
     """Return `then` in the lanes where left > right, else `otherwise`; a comparison with NaN does not hold."""
 
@@ -176,7 +176,7 @@ def where_above(typing: Any, left: Any, right: Any, then: Any, otherwise: Any) -
     return _LANES_TYPE(_LANES_TYPE, _LANES_TYPE, _LANES_TYPE, _LANES_TYPE), generate
 
 
-@_operation
+@operation
 def at_most(typing: Any, lanes: Any, limit: Any) -> Any:
     """Return the lanes, or the limit's where they are above it; NaN stays NaN."""
 
@@ -186,7 +186,7 @@ def at_most(typing: Any, lanes: Any, limit: Any) -> Any:
     return _LANES_TYPE(_LANES_TYPE, _LANES_TYPE), generate
 
 
-@_operation
+@operation
 def at_least(typing: Any, lanes: Any, limit: Any) -> Any:
     """Return the lanes, or the limit's where they are below it; NaN stays NaN."""
 
@@ -206,7 +206,7 @@ def _bounded(builder: Any, comparison: str, lanes: Any, limit: Any) -> Any:
     return builder.shuffle_vector(*halves, _indices(range(LANES)))
 
 
-@_operation
+@operation
 def total(typing: Any, lanes: Any) -> Any:
     """Return the sum of the lanes, added in pairs."""
 
@@ -219,7 +219,7 @@ def total(typing: Any, lanes: Any) -> Any:
     return types.float32(_LANES_TYPE), generate
 
 
-@_operation
+@operation
 def nonzero(typing: Any, lanes: Any) -> Any:
     """Return sixteen bits, the first lane's lowest, that say which lanes are not zero; NaN is not."""
 
@@ -230,7 +230,7 @@ def nonzero(typing: Any, lanes: Any) -> Any:
     return types.int64(_LANES_TYPE), generate
 
 
-@_operation
+@operation
 def lowest_bit(typing: Any, bits: Any) -> Any:
     """Return the place of the lowest bit that is set; one must be."""
 
@@ -240,7 +240,7 @@ def lowest_bit(typing: Any, bits: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_operation
+@operation
 def count_bits(typing: Any, bits: Any) -> Any:
     """Return how many bits are set."""
 
@@ -253,7 +253,7 @@ def count_bits(typing: Any, bits: Any) -> Any:
 def _element_wise(instruction: str) -> Any:
     """Return the operation that applies an instruction to each pair of lanes."""
 
-    @_operation
+    @operation
     def apply(typing: Any, left: Any, right: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return getattr(builder, instruction)(*arguments, flags=["contract"])

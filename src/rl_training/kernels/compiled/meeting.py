@@ -12,8 +12,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
+from rl_training.kernels.compiled.lanes import operation
 from rl_training.search.compilation import part
 
 _WORD = ir.IntType(64)
@@ -26,7 +26,7 @@ def _counter(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     return context.make_array(kind)(context, builder, array).data
 
 
-@intrinsic
+@operation
 def add_one(typing: Any, counter: Any) -> Any:
     """Add 1 to the only number of an int64 array, with no other thread in between, and return what it was."""
 
@@ -37,7 +37,7 @@ def add_one(typing: Any, counter: Any) -> Any:
     return types.int64(counter), generate
 
 
-@intrinsic
+@operation
 def current(typing: Any, counter: Any) -> Any:
     """Return the only number of an int64 array as the last thread has left it."""
 
@@ -48,7 +48,7 @@ def current(typing: Any, counter: Any) -> Any:
     return types.int64(counter), generate
 
 
-@intrinsic
+@operation
 def yield_core(typing: Any) -> Any:
     """Let another thread run on this core, if one waits for it."""
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from rl_training.kernels.compiled.lanes import LANES, LanesType, at_least, at_most, spread, tanh
+from rl_training.kernels.compiled.lanes import LANES, LanesType, at_least, at_most, operation, spread, tanh
 from rl_training.search.compilation import part
 
 _LOG2_E = np.float32(1.4426950408889634)
@@ -41,11 +40,7 @@ def exponential(x: np.float32) -> np.float32:
     return series * np.int32((np.int32(power) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-def _operation(definition: Any) -> Any:
-    return intrinsic(definition)
-
-
-@_operation
+@operation
 def power_of_two(typing: Any, lanes: Any) -> Any:
     """Return 2**n for lanes that hold n + `_ROUNDING`."""
 
@@ -56,7 +51,7 @@ def power_of_two(typing: Any, lanes: Any) -> Any:
     return _LANES_TYPE(_LANES_TYPE), generate
 
 
-@_operation
+@operation
 def ascending(typing: Any) -> Any:
     """Return the numbers from 0 on."""
 
@@ -66,7 +61,7 @@ def ascending(typing: Any) -> Any:
     return _LANES_TYPE(), generate
 
 
-@_operation
+@operation
 def highest(typing: Any, lanes: Any) -> Any:
     """Return the largest of the lanes."""
 
