@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rl_training.data.replay import ReplayBatch
 from rl_training.kernels.checks import compare
+from rl_training.kernels.compiled.barrier import BROKEN
 from rl_training.kernels.compiled.continuous.actor_critics import (
     ACTOR_GRADIENT,
     ACTOR_STEP,
@@ -31,7 +32,6 @@ from rl_training.kernels.compiled.continuous.actor_critics import (
 from rl_training.kernels.compiled.continuous.stacks import Stack
 from rl_training.kernels.compiled.lanes import LANES
 from rl_training.kernels.compiled.layers import Scratch, bits_size, panel_size
-from rl_training.kernels.compiled.meeting import GIVEN_UP
 from rl_training.kernels.layouts import ACTIVATIONS, Place, as_array, flat_array, linear_place, stacked_places, zeros
 from rl_training.models.layers import StackedMLP, parameter_pairs
 from rl_training.models.optimizers import FlatOptimizer
@@ -210,7 +210,7 @@ class CompiledUpdate:
         ]
         shared = self.actor, self.critic, self.actors, self.critics, self.settings(), data, *descents
         report = np.zeros((self.parts, REPORT))
-        phases = Phases(*span, meetings(clipped=limit is not None), np.zeros(1, np.int64))
+        phases = Phases(*span, barriers(clipped=limit is not None), np.zeros(1, np.int64))
         others = [self._threads.submit(self._run_part, phases, part, shared, report) for part in range(1, self.parts)]
         self._run_part(phases, 0, shared, report)
         for other in others:
@@ -222,11 +222,11 @@ class CompiledUpdate:
         try:
             self.run_part(phases, part, shared, report)
         except BaseException:
-            phases.arrived[0] = GIVEN_UP
+            phases.arrived[0] = BROKEN
             raise
 
 
-def meetings(*, clipped: bool) -> int:
+def barriers(*, clipped: bool) -> int:
     """Return the bits of the phases after which all parts wait for each other.
 
     Without clipping, a part's step depends on its own share of the gradient alone.

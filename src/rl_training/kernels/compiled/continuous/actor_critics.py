@@ -1,7 +1,7 @@
 """What updates of actors and critics for continuous actions have in common.
 
 Threads share an update by rows of the batch: each part has rows, memory and a partial gradient of its own. What every
-part has written is read by others only in a later phase, after all have met.
+part has written is read by others only in a later phase, after a barrier.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Phases(NamedTuple):
 
     first: int
     end: int
-    meetings: int  # a bit for each phase after which all parts meet
-    arrived: np.ndarray  # [1] as `kernels.compiled.meeting.meet` takes it
+    barriers: int  # a bit for each phase after which all parts wait for each other
+    arrived: np.ndarray  # [1] as `kernels.compiled.barrier.barrier` takes it
 
 
 class Parameters(NamedTuple):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rl_training.kernels.compiled.barrier import barrier
 from rl_training.kernels.compiled.blocks import fill, padded
 from rl_training.kernels.compiled.continuous.actor_critics import (
     ACTOR_GRADIENT,
@@ -35,7 +36,6 @@ from rl_training.kernels.compiled.continuous.actor_critics import (
     sum_gradients,
 )
 from rl_training.kernels.compiled.continuous.stacks import Stack
-from rl_training.kernels.compiled.meeting import meet
 from rl_training.kernels.compiled.steps import adam_range
 from rl_training.models.distributions import LOG_SQRT_2PI
 from rl_training.models.heads import LOG_STD_RANGE
@@ -246,8 +246,8 @@ def sac_update(
             descend(actor, actor_descent, index, parts, report, ACTOR_SQUARES)
             if index == 0 and temperature.learned:
                 temperature_step(temperature, actor_descent, parts, report)
-        if phases.meetings >> phase & 1:
-            meet(phases.arrived, parts)
+        if phases.barriers >> phase & 1:
+            barrier(phases.arrived, parts)
 
 
 @compiled

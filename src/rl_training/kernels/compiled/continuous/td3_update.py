@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rl_training.kernels.compiled.barrier import barrier
 from rl_training.kernels.compiled.blocks import fill, padded
 from rl_training.kernels.compiled.continuous.actor_critics import (
     ACTOR_GRADIENT,
@@ -34,7 +35,6 @@ from rl_training.kernels.compiled.continuous.actor_critics import (
     sum_gradients,
 )
 from rl_training.kernels.compiled.continuous.stacks import Stack
-from rl_training.kernels.compiled.meeting import meet
 from rl_training.search.compilation import compiled, part
 
 
@@ -174,8 +174,8 @@ def td3_update(
             sum_gradients(actor, actor_descent, index, parts, report, ACTOR_SQUARES)
         else:
             descend(actor, actor_descent, index, parts, report, ACTOR_SQUARES)
-        if phases.meetings >> phase & 1:
-            meet(phases.arrived, parts)
+        if phases.barriers >> phase & 1:
+            barrier(phases.arrived, parts)
 
 
 @compiled

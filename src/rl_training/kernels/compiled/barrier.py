@@ -1,7 +1,7 @@
-"""A barrier for threads that share an update: each waits until all have come.
+"""A barrier for threads that share an update.
 
 Python's own barriers would take the interpreter's lock several times for each of the few tenths of a millisecond that
-a thread works between two meetings.
+a thread works between two of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rl_training.search.compilation import part
 
 _WORD = ir.IntType(64)
 _LOOKS = 2_000  # at the others, before the core is offered to another thread
-GIVEN_UP = 1 << 62
-"""As the number of those that have come: nobody waits any more, since a thread has failed."""
+BROKEN = 1 << 62
+"""As the number of threads that have arrived: nobody waits any more, since one has failed."""
 
 
 def _counter(context: Any, builder: Any, kind: Any, array: Any) -> Any:
@@ -61,18 +61,18 @@ def yield_core(typing: Any) -> Any:
 
 
 @part()
-def meet(arrived: np.ndarray, parts: int) -> None:
-    """Wait until as many threads have come as there are parts; `arrived` [1] counts them over all meetings.
+def barrier(arrived: np.ndarray, parts: int) -> None:
+    """Wait until as many threads have arrived as there are parts; `arrived` [1] counts arrivals at all barriers.
 
-    Its number may be set to `GIVEN_UP` at any time.
+    Its number may be set to `BROKEN` at any time.
     """
     if parts == 1:
         return
-    meeting = add_one(arrived) // parts
+    passed = add_one(arrived) // parts
     looks = 0
     while True:
         count = current(arrived)
-        if count // parts != meeting or count >= GIVEN_UP:
+        if count // parts != passed or count >= BROKEN:
             return
         looks += 1
         if looks > _LOOKS:
