@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, WORKERS, Cell
-from peers.clock import Clock
+from peers.clock import SavedClock
 from records import D3RLPY, OURS, RESULTS, SB3, SB3_CONTRIB, machine, versions, why_missing
 from rl_training.envs.lookup import find_spec
 from rl_training.envs.workers.processes import fresh_processes
@@ -125,8 +125,8 @@ def result_path(cell: Cell, side: str, results: Path) -> Path:
 
 def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict[str, Any]:
     """Train with this package and return what is stored of it."""
-    clock = Clock()
-    result = _train_or_resume(config)
+    clock = SavedClock()
+    result = train_or_resume(config, clock)
     times = clock.read()
     if result.status == "interrupted":
         raise KeyboardInterrupt
@@ -144,7 +144,7 @@ def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict
     }
 
 
-def _train_or_resume(config: TrainConfig) -> TrainResult:
+def train_or_resume(config: TrainConfig, clock: SavedClock) -> TrainResult:
     """Train, or go on with the training of this seed by these settings that an earlier process left unfinished."""
     wanted = serialize_train_config(config)
     pattern = f"{config.algo}__*__seed{config.seed}__*"
@@ -153,8 +153,8 @@ def _train_or_resume(config: TrainConfig) -> TrainResult:
             continue
         begun = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
         if not list(differences(begun, json.loads(json.dumps(wanted)))):
-            return resume(run_dir)
-    return train(config)
+            return resume(run_dir, callbacks=[clock])
+    return train(config, callbacks=[clock])
 
 
 def evaluation_curve(run_dir: Path) -> list[list[float]]:

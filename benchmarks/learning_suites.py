@@ -139,6 +139,14 @@ PROOF = (
     ),
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=10, peers=5),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
+    *(_proof(f"ppo-minatar{game}", 1_000_000, "1m") for game in ("breakout", "spaceinvaders")),
+    *(_proof(f"dqn-minatar{game}", 500_000, "500k") for game in ("breakout", "spaceinvaders")),
+    _proof("gumbel_muzero-breakout", 200_000, "200k", ours=2),
+    _proof("ppo-walker2d", 1_000_000, "1m"),
+    _proof("tqc-hopper", 200_000, "200k"),
+    _proof("td3-hopper", 200_000, "200k"),
+    _proof("sac-lunarlandercontinuous", 300_000, "300k"),
+    _proof("td3-lunarlandercontinuous", 300_000, "300k"),
 )
 # Tasks that need a memory: recurrent policies, those of the peer's contrib package where it can do the same, and the
 # usual way without a memory, which sees the last four observations.

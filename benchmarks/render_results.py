@@ -192,15 +192,16 @@ def _games(played: Sequence[dict[str, Any]]) -> list[list[str]]:
                 cells = (
                     f"`{entry['preset']}`",
                     config["seed"],
-                    f"{config['total_timesteps']:,}",
-                    entry["simulations"],
+                    f"{result.get('step', config['total_timesteps']):,}",
+                    result.get("simulations", entry.get("simulations")),
                     result["opponent"],
                     begins,
                     *counts,
                 )
                 table.append(f"| {' | '.join(map(str, cells))} |")
     explanation = [
-        "Games of the final policy, which plans without noise, against opponents whose moves are drawn anew:"
+        "Games of policies, which plan without noise, against opponents whose moves are drawn anew; `depth-limited:4`",
+        "looks four moves ahead:",
     ]
     commands = ["```text", *(entry["command"] for entry in played), "```"]
     return [explanation, table, versions(played), ["To repeat them:"], commands]

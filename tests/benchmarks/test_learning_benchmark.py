@@ -13,6 +13,7 @@ import pytest
 import learning
 from harness import stopped_after
 from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, Cell
+from peers.clock import Clock
 from records import SB3
 from rl_training.install_hint import install_hint
 
@@ -320,11 +321,16 @@ def test_the_peer_may_have_fewer_seeds(tmp_path: Path, monkeypatch: pytest.Monke
     assert [(job.side, job.seed) for job in jobs] == [("ours", 1), (SB3, 1), ("ours", 2), ("ours", 3)]
 
 
-def test_an_interrupted_training_is_resumed_and_says_where(tmp_path: Path) -> None:
+def test_an_interrupted_training_is_resumed_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = Cell("ppo-cartpole", ("total_timesteps=1024", "eval_interval=1024", "eval_episodes=1"), "short", ("ours",))
-    with stopped_after(20), pytest.raises(KeyboardInterrupt):
-        learning.Job(cell, "ours", 1, tmp_path, 2).run()
+    before = {"seconds": 5000.0, "cpu_seconds": 4000.0}
+    with monkeypatch.context() as hours, stopped_after(20):
+        hours.setattr(Clock, "read", lambda clock: before)
+        with pytest.raises(KeyboardInterrupt):
+            learning.Job(cell, "ours", 1, tmp_path, 2).run()
     row = learning.Job(cell, "ours", 1, tmp_path, 2).run()
+    for name, seconds in before.items():
+        assert seconds < row[name] < seconds + 1000, "with the time before the interruption"
     assert len(list((tmp_path / cell.name).iterdir())) == 1
     (step,) = row["resumed_at_steps"]
     assert 0 < step < row["steps"] == 1024

@@ -62,7 +62,7 @@ def test_preset_is_a_complete_config_named_after_its_contents(name: str) -> None
     assert check_config(config) == config
     algo, environment = name.split("-")
     assert config.algo == algo
-    full = re.sub(r"[-_](v\d+|suite)$", "", re.split("[/:]", config.task_name)[-1]).lower()
+    full = re.sub(r"[-_](v\d+|suite)$", "", config.task_name).lower()
     assert re.sub("[^a-z0-9]", "", full).endswith(environment)
     assert config.eval_interval is not None
     # Evaluations tell ScaleZero which tasks are solved: it needs more of them.

@@ -295,30 +295,33 @@ class PPO(OnPolicyAlgorithm):
         return replace(minibatch, advantage_moments=joint_moments(minibatch.advantage, self.learners))
 
     def prepare(self, rollout: Rollout) -> PPOBatch:
-        """Evaluate the rollout under the policy that acted, unless acting did, and compute advantages and targets.
+        """Compute advantages and targets by the present critic, and log-probabilities of the policy that acted.
 
-        V-trace evaluates a rollout of an earlier policy under the present one.
+        Nothing is evaluated that acting has remembered. V-trace replaces the log-probabilities of an earlier policy by
+        those of the present one.
         """
         with torch.no_grad():
             observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
             action, mask = rollout.flat_action(), rollout.flat_mask()
-            lags = rollout.last_value is not None
-            if rollout.log_prob is None or rollout.value is None or (lags and self.params.vtrace):
-                log_prob, flat_value = self._evaluate(observation, action, mask)
-            else:
-                log_prob, flat_value = rollout.log_prob.flatten(), rollout.value.flatten()
-            value = flat_value.view(rollout.reward.shape)
+            acted, value = rollout.log_prob, rollout.value
+            lags = acted is not None and value is None
+            log_prob = acted
+            if value is None:
+                evaluated = self._evaluate(observation, action, mask)
+                log_prob, value = (flat.view(rollout.reward.shape) for flat in evaluated)
+            assert log_prob is not None
             if lags and self.params.vtrace:
                 target, advantage = self._corrected(rollout, value, log_prob)
             else:
                 advantage = self.advantages(rollout, value, self.last_values(rollout))
                 target = advantage + value
+                log_prob = log_prob if acted is None else acted
         transitions = PPOBatch(
             observation=observation,
             action=action,
             action_mask=mask,
-            log_prob=log_prob,
-            value=flat_value,
+            log_prob=log_prob.flatten(),
+            value=value.flatten(),
             advantage=advantage.flatten(),
             target_value=target.flatten(),
         )
@@ -334,7 +337,7 @@ class PPO(OnPolicyAlgorithm):
             rollout.terminated,
             rollout.truncated,
             self.values(rollout.last_observation),
-            log_prob.view_as(rollout.log_prob) - rollout.log_prob,
+            log_prob - rollout.log_prob,
             gamma=self.params.gamma,
             gae_lambda=self.params.gae_lambda,
             clip=self.params.vtrace_clip,
@@ -342,18 +345,21 @@ class PPO(OnPolicyAlgorithm):
 
     @torch.no_grad()
     def as_acted(self, rollout: Rollout) -> Rollout:
-        """Return the rollout with log-probabilities and values by the present weights, unless acting gave them."""
-        last_value = self.last_values(rollout)
-        if rollout.log_prob is not None and rollout.value is not None:
-            return replace(rollout, last_value=last_value)
-        observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
-        log_prob, value = self._evaluate(observation, rollout.flat_action(), rollout.flat_mask())
-        shape = rollout.reward.shape
-        return replace(rollout, log_prob=log_prob.view(shape), value=value.view(shape), last_value=last_value)
+        """Return the rollout with the log-probabilities of the present weights, unless acting remembered them.
+
+        It has no values: an update uses those of the critic it begins with, since those of an older one would delay
+        what the critic learns by another update.
+        """
+        log_prob = rollout.log_prob
+        if log_prob is None:
+            observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
+            evaluated, _ = self._evaluate(observation, rollout.flat_action(), rollout.flat_mask())
+            log_prob = evaluated.view(rollout.reward.shape)
+        return replace(rollout, log_prob=log_prob, value=None)
 
     def last_values(self, rollout: Rollout) -> Tensor:
         """Return the values [num_envs] of the observations after the last step."""
-        return self.values(rollout.last_observation) if rollout.last_value is None else rollout.last_value
+        return self.values(rollout.last_observation)
 
     def advantages(self, rollout: Rollout, value: Tensor, last_value: Tensor) -> Tensor:
         """Return advantages [num_steps, num_envs], given the values of all observations and of the last ones."""

@@ -30,10 +30,9 @@ class Rollout:
     final_value: Tensor  # [num_steps, num_envs] value of the final observation where truncated
     last_observation: Observation  # [num_envs, ...] the observations after the last step
     log_prob: Tensor | None = None  # [num_steps, num_envs] of the actions, if they were remembered when acting
-    value: Tensor | None = None  # [num_steps, num_envs] of the observations, likewise
+    value: Tensor | None = None  # [num_steps, num_envs] of the observations, likewise; None if the weights have changed
     memory: Tensor | None = None  # [num_steps, num_envs, memory size] before each step, where the policy has one
     last_memory: Tensor | None = None  # [num_envs, memory size] after the last step
-    last_value: Tensor | None = None  # [num_envs] of the last observations, if the weights have changed since acting
     last_mask: Tensor | None = None  # [num_envs, choices] legal actions after the last step
     real: Tensor | None = None  # [num_steps, num_envs] steps to learn from, where some rows belong to absent agents
 

@@ -109,6 +109,26 @@ def test_the_policy_of_sequences_is_that_of_the_steps_when_acting(
     torch.testing.assert_close(value, batch.value, rtol=1e-4, atol=1e-5)
 
 
+@settings(max_examples=10, deadline=None)
+@given(ended=ends, length=st.integers(1, 41))
+def test_after_a_lag_the_values_of_all_sequences_are_those_of_the_present_critic(
+    ended: list[list[bool]], length: int
+) -> None:
+    algorithm = make(sequence_length=length)
+    acted = algorithm.as_acted(rollout_of(algorithm, torch.tensor(ended), masks=True))
+    with torch.no_grad():
+        for weight in algorithm.model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(5)), alpha=0.1)
+        batch = algorithm.prepare(acted)
+        distribution, value = algorithm.model.run(batch.observation, batch.action_mask, batch.sequences)
+        last = algorithm.values(acted.last_observation, acted.last_memory.numpy())  # type: ignore[union-attr]
+    torch.testing.assert_close(batch.value, value, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(distribution.log_prob(batch.action), batch.log_prob), "of the policy that acted"
+    if len(ended) == 1:
+        expected = acted.reward[0] + algorithm.params.gamma * last * ~acted.terminated[0]
+        torch.testing.assert_close(batch.target_value, expected, rtol=1e-4, atol=1e-5)
+
+
 @settings(max_examples=20, deadline=None)
 @given(ended=ends)
 def test_a_minibatch_has_the_loss_and_gradient_of_its_episodes_one_by_one(ended: list[list[bool]]) -> None:

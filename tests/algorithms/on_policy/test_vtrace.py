@@ -96,12 +96,15 @@ def test_without_a_lag_vtrace_changes_nothing() -> None:
         assert one is other is None or torch.equal(one, other)
 
 
-def test_ppo_without_vtrace_takes_ratios_and_values_of_the_policy_that_acted() -> None:
-    algorithm = make_ppo()
+def test_without_vtrace_the_policy_that_acted_is_compared_with_and_values_are_those_of_the_present_critic() -> None:
+    algorithm = make_ppo(gamma=0.9, gae_lambda=0.8)
     rollout = make_rollout(algorithm)
     expected = algorithm.prepare(rollout)
     acted = algorithm.as_acted(rollout)
     algorithm.update(rollout, CONTROLS, torch.Generator().manual_seed(1))
-    found = algorithm.prepare(acted)
-    for one, other in zip(vars(found).values(), vars(expected).values(), strict=True):
-        assert one is other is None or torch.equal(one, other)
+    found, present = algorithm.prepare(acted), algorithm.prepare(rollout)
+    assert torch.equal(found.log_prob, expected.log_prob)
+    assert not torch.allclose(found.log_prob, present.log_prob)
+    assert not torch.allclose(present.value, expected.value)
+    for name in ("value", "advantage", "target_value"):
+        assert torch.equal(getattr(found, name), getattr(present, name))

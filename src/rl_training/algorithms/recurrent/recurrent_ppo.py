@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import HostAction
 from rl_training.algorithms.network_checks import ROWS, check_shape
-from rl_training.algorithms.ppo import PPO, Controls, PPOBatch, ppo_loss
+from rl_training.algorithms.ppo import FEWEST_ROWS, PPO, Controls, PPOBatch, ppo_loss
 from rl_training.data.observations import (
     NumpyObservation,
     Observation,
@@ -133,15 +133,17 @@ class RecurrentPPO(PPO):
         return ppo_loss(model, batch, controls, self.params)
 
     def prepare(self, rollout: Rollout) -> SequenceBatch:
-        """Compute advantages and targets, and put the rows of each sequence one after the other."""
+        """Compute advantages and targets by the present critic, and put the rows of sequences one after the other."""
         assert rollout.memory is not None
         assert rollout.log_prob is not None
-        assert rollout.value is not None
         assert self.params.recurrent is not None
-        with torch.no_grad():
-            advantage = self.advantages(rollout, rollout.value, self.last_values(rollout))
         rows, lengths = sequence_rows(rollout.terminated | rollout.truncated, self.params.recurrent.sequence_length)
         flat_memory = rollout.memory.flatten(0, 1)
+        with torch.no_grad():
+            value = rollout.value
+            if value is None:
+                value = self._values_of_sequences(rollout, rows, lengths, flat_memory)
+            advantage = self.advantages(rollout, value, self.last_values(rollout))
         if rollout.real is not None:  # a step of an absent agent is a sequence by itself
             real = rollout.real.flatten()[rows]
             lengths = lengths[real[torch.cumsum(lengths, 0) - lengths]]
@@ -153,16 +155,26 @@ class RecurrentPPO(PPO):
             action=rollout.flat_action()[rows],
             action_mask=None if mask is None else mask[rows],
             log_prob=rollout.log_prob.flatten()[rows],
-            value=rollout.value.flatten()[rows],
+            value=value.flatten()[rows],
             advantage=advantage.flatten()[rows],
-            target_value=(advantage + rollout.value).flatten()[rows],
+            target_value=(advantage + value).flatten()[rows],
             sequences=Sequences(lengths, flat_memory[rows[first]]),
         )
 
+    def _values_of_sequences(self, rollout: Rollout, rows: Tensor, lengths: Tensor, flat_memory: Tensor) -> Tensor:
+        """Return the critic's values [num_steps, num_envs]; sequences start with the memories of acting."""
+        observation, mask = rollout.flat_observation(), rollout.flat_mask()
+        values = torch.empty_like(rollout.reward).flatten()
+        size = max(self.params.minibatch_size or 0, FEWEST_ROWS)
+        for group, places in grouped(lengths, torch.arange(len(lengths), device=self.device), size):
+            at = rows[places]
+            begins = at[torch.cumsum(lengths[group], 0) - lengths[group]]
+            seen, legal = index_observation(observation, at), None if mask is None else mask[at]
+            values[at] = self.model.run(seen, legal, Sequences(lengths[group], flat_memory[begins]))[1]
+        return values.view_as(rollout.reward)
+
     def last_values(self, rollout: Rollout) -> Tensor:
         """Return the values [num_envs] of the observations after the last step, with the memories there."""
-        if rollout.last_value is not None:
-            return rollout.last_value
         assert rollout.last_memory is not None
         value: Tensor = self.model.step(rollout.last_observation, rollout.last_memory).value
         return value
@@ -177,17 +189,25 @@ class RecurrentPPO(PPO):
         lengths, memory = batch.sequences
         rows = int(lengths.sum())
         size = min(self.params.minibatch_size or rows, rows)
-        first = torch.cumsum(lengths, 0) - lengths
         for _ in range(self.params.update_epochs):
             order = torch.randperm(len(lengths), generator=generator, device=self.device)
-            filled = (torch.cumsum(lengths[order], 0) - 1) // size  # which minibatch a sequence ends in
-            for group in torch.split(order, torch.unique_consecutive(filled, return_counts=True)[1].tolist()):
-                chosen = lengths[group]
-                at = torch.repeat_interleave(first[group] - (torch.cumsum(chosen, 0) - chosen), chosen)
-                indices = at + torch.arange(len(at), device=self.device)
+            for group, indices in grouped(lengths, order, size):
                 if len(indices) > 1 or not self.params.normalize_advantage:
                     selected = batch.select(indices)
-                    yield SequenceBatch(**vars(selected), sequences=Sequences(chosen, memory[group]))
+                    yield SequenceBatch(**vars(selected), sequences=Sequences(lengths[group], memory[group]))
+
+
+def grouped(lengths: Tensor, order: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield groups of sequences in the given order, about `size` rows each, and where their rows are.
+
+    Rows of all sequences lie one after the other; a group is filled by its last sequence.
+    """
+    first = torch.cumsum(lengths, 0) - lengths
+    filled = (torch.cumsum(lengths[order], 0) - 1) // size  # which group a sequence ends in
+    for group in torch.split(order, torch.unique_consecutive(filled, return_counts=True)[1].tolist()):
+        chosen = lengths[group]
+        at = torch.repeat_interleave(first[group] - (torch.cumsum(chosen, 0) - chosen), chosen)
+        yield group, at + torch.arange(len(at), device=at.device)
 
 
 def sequence_rows(ended: Tensor, sequence_length: int) -> tuple[Tensor, Tensor]:

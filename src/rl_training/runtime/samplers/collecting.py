@@ -121,7 +121,7 @@ class SampledCollector:
         following = self._following(rollout.transitions) if self.lag else None
         if following is not None:
             self._begin(following)
-        return self._as_acted(rollout, groups, acted)
+        return self._as_acted(self._with_final_values(rollout, groups), acted)
 
     def _begin(self, controls: Mapping[str, float]) -> None:
         """Let the samplers begin the next rollout."""
@@ -155,19 +155,19 @@ class SampledCollector:
         shown = self.groups
         return storage.on_device(shown.observation(), self.device, shown.memory(), shown.mask())
 
-    def _as_acted(self, rollout: Rollout, groups: Sequence[Collected], acted: Mapping[str, Any] | None) -> Rollout:
-        """Return the rollout with the values of final observations by the weights that acted."""
+    def _as_acted(self, rollout: Rollout, acted: Mapping[str, Any] | None) -> Rollout:
+        """Return the rollout with what an update needs to know of the weights that acted, None for the latest."""
         if acted is None:
-            return self._with_final_values(rollout, groups)
+            return rollout
         latest = copied(self.actor.learned_weights())
         self.actor.load_weights(acted)
         try:
-            return self.actor.as_acted(self._with_final_values(rollout, groups))
+            return self.actor.as_acted(rollout)
         finally:
             self.actor.load_weights(latest)
 
     def _with_final_values(self, rollout: Rollout, groups: Sequence[Collected]) -> Rollout:
-        """Return the rollout with the values of truncated episodes' final observations."""
+        """Return the rollout with the present values of truncated episodes' final observations."""
         by_step: dict[int, list[TruncatedEpisodes]] = {}
         for group in groups:
             for ends in group.truncated:

@@ -1,0 +1,70 @@
+"""Games of a policy against opponents: as many from each side, counted from the agent's view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from board_games import command, play, settings
+from board_parts import CONNECT_FOUR, TICTACTOE
+from rl_training.experiment.configuration.config_files import load_config
+
+pytest.importorskip("pettingzoo")
+
+
+class FirstLegal:
+    """Plays the first legal move, and remembers how many games it played at once."""
+
+    memory_size = 0
+
+    def __init__(self) -> None:
+        self.at_once: list[int] = []
+
+    def act(self, observation: np.ndarray, mask: np.ndarray, generator: None, memory: None) -> tuple[np.ndarray, None]:
+        self.at_once.append(len(observation))
+        return mask.argmax(axis=1), None
+
+
+def played(env_id: str, opponent: str, games: int = 20) -> tuple[dict[str, Any], FirstLegal]:
+    policy = FirstLegal()
+    result = play(policy, env_id, {"opening_moves": 2}, opponent, games)  # type: ignore[arg-type]
+    return result, policy
+
+
+def test_each_side_plays_as_many_games_and_nobody_beats_a_perfect_player() -> None:
+    result, policy = played(TICTACTOE, "perfect")
+    assert result["games_per_side"] == 20
+    for side in ("first", "second"):
+        assert sum(result[side].values()) == 20
+        assert result[side]["wins"] == 0
+        assert result[side]["losses"] > 0
+    assert max(policy.at_once) == 32
+    assert policy.at_once[-1] < 32
+
+
+def test_an_opponent_s_depth_is_part_of_its_name() -> None:
+    # A stack in the first column wins unless it is seen coming, three moves ahead.
+    shallow, _ = played(CONNECT_FOUR, "random", 10)
+    deep, _ = played(CONNECT_FOUR, "depth-limited:3", 10)
+    assert shallow["first"]["wins"] > 5
+    assert deep["first"]["wins"] == 0
+    assert deep["opponent"] == "depth-limited:3"
+
+
+def test_what_a_run_keeps_does_not_decide_what_it_learns() -> None:
+    preset = "gumbel_muzero-connectfour"
+    plain, kept = (load_config(preset=preset, set_values=values) for values in ((), ("keep_checkpoints=null",)))
+    other = load_config(preset=preset, set_values=("algo_kwargs.n_step=7",))
+    assert settings(plain) == settings(kept) != settings(other)
+
+
+def test_the_stored_command_repeats_the_games() -> None:
+    class Options:
+        preset, seed, games, opponents, simulations, checkpoints = "p", 1, 5, ("random",), (8, 16), 10
+
+    assert command(Options) == (  # type: ignore[arg-type]
+        "python benchmarks/board_games.py --preset p --seed 1 --games 5 --opponents random --simulations 8,16 "
+        "--checkpoints 10"
+    )
