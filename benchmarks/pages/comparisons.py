@@ -116,13 +116,13 @@ class Comparison:
 
     @property
     def place(self) -> str:
-        """Which section and picture shows it: the environment, or its long trainings."""
-        return f"{self.env_id} long" if self.cell.suite == "proof" else self.env_id
+        """Which section and picture shows it: the environment, or its long trainings of the same length."""
+        return f"{self.env_id} at {_steps_text(self.steps)} steps" if self.cell.suite == "proof" else self.env_id
 
     @property
     def steps(self) -> int:
         """The budget of each seed."""
-        return int(self.entries[0].summary["config"]["total_timesteps"])
+        return next(int(entry.summary["config"]["total_timesteps"]) for entry in self.entries if entry.runs)
 
     @property
     def paired(self) -> bool:
@@ -171,3 +171,7 @@ def _read(cell: Cell, results: Path) -> Comparison:
     if changed:
         raise ValueError(f"the sides of {cell.preset} were trained with another {', '.join(changed)}")
     return Comparison(cell, tuple(entries))
+
+
+def _steps_text(steps: int) -> str:
+    return f"{steps // 1_000_000}M" if steps % 1_000_000 == 0 else f"{steps // 1_000}k"

@@ -6,6 +6,7 @@ a file has none, and one that has fewer seeds than wanted says how many.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -126,7 +127,7 @@ def render_comparison(comparisons: Sequence[Comparison]) -> str:
 
 def plot_path(place: str) -> str:
     """Return where the page finds the picture of an environment."""
-    return f"{PLOTS}/{place.replace(' ', '-')}.svg"
+    return f"{PLOTS}/{re.sub('[ /]', '-', place)}.svg"
 
 
 def _any_runs(comparisons: Sequence[Comparison]) -> bool:

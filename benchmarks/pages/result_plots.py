@@ -28,6 +28,7 @@ SETTINGS: dict[Any, Any] = {"svg.hashsalt": "axiomrl", "text.parse_math": False,
 # By position in the palette. Those that share a style never meet on one environment, which a test holds.
 _STYLES = {
     "PPO": 0,
+    "PPO, RL Zoo's settings": 4,
     "DQN": 1,
     "SAC": 2,
     "SAC, LayerNorm in the critics": 4,

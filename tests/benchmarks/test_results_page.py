@@ -205,7 +205,7 @@ def test_long_trainings_have_a_section_of_their_own_and_published_figures_beside
     store(tmp_path, LANDER, OURS, [1.0])
     store(tmp_path, long, OURS, [230.0, 250.0])
     lines = page(tmp_path, LANDER, long)
-    assert "### LunarLander-v3 long" in lines
+    assert "### LunarLander-v3 at 1M steps" in lines
     (shown,) = (line for line in lines if "RL Zoo, benchmark.md" in line)
     assert "| 1,000,000 | 240.0 ± 14.1 (2 seeds) | 242.1 ± 31.8 |" in shown
 

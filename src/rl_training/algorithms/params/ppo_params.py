@@ -80,8 +80,8 @@ class PPOParams(OnPolicyParams):
     compile: bool = False
     """Compile the loss with torch.compile: slower to start, faster per update."""
     vtrace: bool = False
-    """Correct rollouts of an earlier policy (`policy_lag: 1`) by the truncated importance ratios of V-trace (Espeholt et
-    al. 2018); false: by the clipped ratio alone. Values are those of the present critic either way."""
+    """Correct rollouts of an earlier policy (`policy_lag: 1`) by the truncated importance ratios of V-trace (Espeholt
+    et al. 2018); false: by the clipped ratio alone. Values are those of the present critic either way."""
     vtrace_clip: Annotated[float, Gt(0)] = 1.0
     """Largest importance ratio in V-trace."""
     recurrent: RecurrentParams | None = None
@@ -137,8 +137,8 @@ class APPOParams(PPOParams):
     update_epochs: Annotated[int, Ge(1)] = 4
     """Passes over each rollout."""
     vtrace: bool = True
-    """Correct rollouts of an earlier policy (`policy_lag: 1`) by the truncated importance ratios of V-trace (Espeholt et
-    al. 2018); false: by the clipped ratio alone. Values are those of the present critic either way."""
+    """Correct rollouts of an earlier policy (`policy_lag: 1`) by the truncated importance ratios of V-trace (Espeholt
+    et al. 2018); false: by the clipped ratio alone. Values are those of the present critic either way."""
 
 
 @dataclass(frozen=True)
@@ -172,5 +172,5 @@ class IMPALAParams(A2CParams):
     ent_coef: Annotated[float, Ge(0)] = 0.01
     """Weight of the entropy bonus in the loss."""
     vtrace: bool = True
-    """Correct rollouts of an earlier policy (`policy_lag: 1`) by the truncated importance ratios of V-trace (Espeholt et
-    al. 2018); false: by the clipped ratio alone. Values are those of the present critic either way."""
+    """Correct rollouts of an earlier policy (`policy_lag: 1`) by the truncated importance ratios of V-trace (Espeholt
+    et al. 2018); false: by the clipped ratio alone. Values are those of the present critic either way."""
