@@ -116,6 +116,7 @@ def _proof(
     )
 
 
+_ZOO = "RL Zoo's settings"
 # Which the preset had before, and which learn to stand still: the policy begins with little noise.
 _ZOO_HOPPER = (
     "algo_kwargs.learning_rate=9.80828e-05",
@@ -133,18 +134,21 @@ _ZOO_HOPPER = (
     "algo_kwargs.orthogonal_init=false",
     "algo_kwargs.log_std_init=-2.0",
 )
+ZOO_SAC = ("env_kwargs.normalize_observation=false", "algo_kwargs.learning_rate_schedule=null")
+"""RL Zoo's settings, which the preset had before."""
 # In the order of what people look at first: where hours run out, the end is missing.
 PROOF = (
     _proof("ppo-hopper", 1_000_000, "1m", ours=5, peers=3),
-    _proof("ppo-hopper", 1_000_000, "zoo-1m", ours=5, changes=_ZOO_HOPPER, variant="RL Zoo's settings"),
+    _proof("ppo-hopper", 1_000_000, "zoo-1m", ours=5, changes=_ZOO_HOPPER, variant=_ZOO),
     _proof("ppo-halfcheetah", 1_000_000, "1m", ours=5, peers=3),
     _proof("sac-hopper", 200_000, "200k", ours=3, peers=2),
+    _proof("sac-hopper", 200_000, "zoo-200k", changes=ZOO_SAC, variant=_ZOO),
     _proof("crossq-hopper", 100_000, "100k"),
     _proof(
         "sac-hopper",
         100_000,
         "layer_norm-100k",
-        changes=("algo_kwargs.critic_layer_norm=true",),
+        changes=(*ZOO_SAC, "algo_kwargs.critic_layer_norm=true"),
         variant="LayerNorm in the critics",
     ),
     # Two updates per step; the paper's twenty would take ten times as long.

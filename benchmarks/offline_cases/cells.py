@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learning_suites import Cell
+from learning_suites import ZOO_SAC, Cell
 from records import D3RLPY, OURS
 
 BOTH = (OURS, D3RLPY)
@@ -58,6 +58,11 @@ CELLS = {
         _cell("sac-pendulum", *_online("pendulum", 10_000), *LAYER_NORM, label="from_dataset_layer_norm"),
     ),
     "hopper-online": (
-        _cell("sac-hopper", *_online("hopper", 50_000), *LAYER_NORM, *TWICE, label="from_dataset", seeds=(1, 2, 3)),
+        _cell(
+            "sac-hopper",
+            *(*ZOO_SAC, *_online("hopper", 50_000), *LAYER_NORM, *TWICE),
+            label="from_dataset",
+            seeds=(1, 2, 3),
+        ),
     ),
 }

@@ -65,7 +65,7 @@ RELATIONS = (
     Relation("reaches", "sac-pendulum-from_dataset_four_updates", "sac-pendulum"),
     Relation("reaches", "sac-pendulum-from_dataset", "sac-pendulum"),
     Relation("reaches", "sac-pendulum-from_dataset_layer_norm", "sac-pendulum"),
-    Relation("reaches", "sac-hopper-from_dataset", "sac-hopper-200k", "Hopper-v5", at_step=100_000),
+    Relation("reaches", "sac-hopper-from_dataset", "sac-hopper-zoo-200k", "Hopper-v5", at_step=100_000),
 )
 
 

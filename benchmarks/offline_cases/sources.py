@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from learning_suites import ZOO_SAC
 from records import RESULTS, ROOT
 from rl_training.data.datasets.columns import load_columns
 from rl_training.data.datasets.dataset import open_dataset
@@ -71,7 +72,11 @@ SOURCES = {
             "hopper",
             "sac",
             "Hopper-v5",
-            ("--preset", "sac-hopper", "--total-timesteps", "200000", *_checkpoints(10_000)),
+            (
+                *("--preset", "sac-hopper", "--total-timesteps", "200000"),
+                *(word for change in ZOO_SAC for word in ("--set", change)),
+                *_checkpoints(10_000),
+            ),
             steps=50_000,
         ),
         # The preset stores sums of five rewards, which are no steps of a dataset.

@@ -32,6 +32,7 @@ _STYLES = {
     "DQN": 1,
     "SAC": 2,
     "SAC, LayerNorm in the critics": 4,
+    "SAC, RL Zoo's settings": 4,
     "TD3": 3,
     "MuZero": 2,
     "Gumbel MuZero": 3,

@@ -47,12 +47,17 @@ def vtrace(
     tensors are those of `generalized_advantage`, whose advantages these are where all ratios are 1. The advantages are
     weighted by the clipped ratios of their own actions.
     """
-    weight = log_ratio.exp().clamp_max(clip)
+    weight = importance_weight(log_ratio, clip)
     delta = _one_step_errors(reward, value, final_value, terminated, truncated, last_value, gamma)
     carry = (gamma * gae_lambda) * (~(terminated | truncated)).to(delta.dtype)
     correction = _carried_back(weight * delta, weight * carry)  # of the values, by all later steps
     later = torch.cat((correction[1:], torch.zeros_like(correction[:1])))
     return value + correction, weight * (delta + carry * later)
+
+
+def importance_weight(log_ratio: Tensor, clip: float) -> Tensor:
+    """Return the ratio of an action's probabilities by the present policy and by the one that acted, at most `clip`."""
+    return log_ratio.exp().clamp_max(clip)
 
 
 def _one_step_errors(

@@ -16,7 +16,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.algorithms.advantages import explained_variance, generalized_advantage, vtrace
+from rl_training.algorithms.advantages import explained_variance, generalized_advantage, importance_weight, vtrace
 from rl_training.algorithms.base import Algorithm, HostAction, OnPolicyAlgorithm, class_with_memory
 from rl_training.algorithms.learners import Learners
 from rl_training.algorithms.network_checks import ROWS, check_shape
@@ -295,10 +295,11 @@ class PPO(OnPolicyAlgorithm):
         return replace(minibatch, advantage_moments=joint_moments(minibatch.advantage, self.learners))
 
     def prepare(self, rollout: Rollout) -> PPOBatch:
-        """Compute advantages and targets by the present critic, and log-probabilities of the policy that acted.
+        """Compute log-probabilities, advantages and targets by the present weights, unless acting remembered them.
 
-        Nothing is evaluated that acting has remembered. V-trace replaces the log-probabilities of an earlier policy by
-        those of the present one.
+        Clipped ratios compare with the present policy, also where an earlier one acted: then advantages are weighted by
+        truncated importance ratios (the decoupled objective of Hilton et al. 2022, arXiv 2110.00641). Clipping around
+        the earlier policy would allow two updates to change the policy by no more than one.
         """
         with torch.no_grad():
             observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
@@ -315,7 +316,9 @@ class PPO(OnPolicyAlgorithm):
             else:
                 advantage = self.advantages(rollout, value, self.last_values(rollout))
                 target = advantage + value
-                log_prob = log_prob if acted is None else acted
+                if lags:
+                    assert acted is not None
+                    advantage = advantage * importance_weight(log_prob - acted, self.params.vtrace_clip)
         transitions = PPOBatch(
             observation=observation,
             action=action,

@@ -111,7 +111,7 @@ def test_the_policy_of_sequences_is_that_of_the_steps_when_acting(
 
 @settings(max_examples=10, deadline=None)
 @given(ended=ends, length=st.integers(1, 41))
-def test_after_a_lag_the_values_of_all_sequences_are_those_of_the_present_critic(
+def test_after_a_lag_all_sequences_are_evaluated_by_the_present_weights_and_advantages_weighted(
     ended: list[list[bool]], length: int
 ) -> None:
     algorithm = make(sequence_length=length)
@@ -123,10 +123,14 @@ def test_after_a_lag_the_values_of_all_sequences_are_those_of_the_present_critic
         distribution, value = algorithm.model.run(batch.observation, batch.action_mask, batch.sequences)
         last = algorithm.values(acted.last_observation, acted.last_memory.numpy())  # type: ignore[union-attr]
     torch.testing.assert_close(batch.value, value, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(distribution.log_prob(batch.action), batch.log_prob), "of the policy that acted"
+    log_prob = distribution.log_prob(batch.action)
+    torch.testing.assert_close(batch.log_prob, log_prob, rtol=1e-4, atol=1e-5)
     if len(ended) == 1:
         expected = acted.reward[0] + algorithm.params.gamma * last * ~acted.terminated[0]
         torch.testing.assert_close(batch.target_value, expected, rtol=1e-4, atol=1e-5)
+        weight = (log_prob - acted.log_prob[0]).exp().clamp(max=1.0)  # type: ignore[index]
+        assert not torch.equal(weight, torch.ones_like(weight))
+        torch.testing.assert_close(batch.advantage, weight * (batch.target_value - value), rtol=1e-3, atol=1e-4)
 
 
 @settings(max_examples=20, deadline=None)

@@ -96,15 +96,16 @@ def test_without_a_lag_vtrace_changes_nothing() -> None:
         assert one is other is None or torch.equal(one, other)
 
 
-def test_without_vtrace_the_policy_that_acted_is_compared_with_and_values_are_those_of_the_present_critic() -> None:
-    algorithm = make_ppo(gamma=0.9, gae_lambda=0.8)
+def test_without_vtrace_all_is_that_of_the_present_weights_but_advantages_are_weighted() -> None:
+    algorithm = make_ppo(gamma=0.9, gae_lambda=0.8, vtrace_clip=1.01)
     rollout = make_rollout(algorithm)
     expected = algorithm.prepare(rollout)
     acted = algorithm.as_acted(rollout)
     algorithm.update(rollout, CONTROLS, torch.Generator().manual_seed(1))
     found, present = algorithm.prepare(acted), algorithm.prepare(rollout)
-    assert torch.equal(found.log_prob, expected.log_prob)
-    assert not torch.allclose(found.log_prob, present.log_prob)
     assert not torch.allclose(present.value, expected.value)
-    for name in ("value", "advantage", "target_value"):
+    for name in ("log_prob", "value", "target_value"):
         assert torch.equal(getattr(found, name), getattr(present, name))
+    ratio = (present.log_prob - expected.log_prob).exp()
+    assert 0 < (ratio > 1.01).sum() < len(ratio)
+    torch.testing.assert_close(found.advantage, present.advantage * ratio.clamp(max=1.01))

@@ -80,10 +80,10 @@ class PPOParams(OnPolicyParams):
     compile: bool = False
     """Compile the loss with torch.compile: slower to start, faster per update."""
     vtrace: bool = False
-    """Correct rollouts of an earlier policy (`policy_lag: 1`) by the truncated importance ratios of V-trace (Espeholt
-    et al. 2018); false: by the clipped ratio alone. Values are those of the present critic either way."""
+    """Correct targets and advantages of an earlier policy's rollouts (`policy_lag: 1`) by V-trace (Espeholt et al.
+    2018); false: only weight the advantages by truncated importance ratios."""
     vtrace_clip: Annotated[float, Gt(0)] = 1.0
-    """Largest importance ratio in V-trace."""
+    """Largest importance ratio in rollouts of an earlier policy."""
     recurrent: RecurrentParams | None = None
     """Give the policy a memory: a recurrent layer's type, size, layers, sequence_length, chrono_init and
     separate_critic; null: no memory."""
@@ -137,8 +137,8 @@ class APPOParams(PPOParams):
     update_epochs: Annotated[int, Ge(1)] = 4
     """Passes over each rollout."""
     vtrace: bool = True
-    """Correct rollouts of an earlier policy (`policy_lag: 1`) by the truncated importance ratios of V-trace (Espeholt
-    et al. 2018); false: by the clipped ratio alone. Values are those of the present critic either way."""
+    """Correct targets and advantages of an earlier policy's rollouts (`policy_lag: 1`) by V-trace (Espeholt et al.
+    2018); false: only weight the advantages by truncated importance ratios."""
 
 
 @dataclass(frozen=True)
@@ -172,5 +172,5 @@ class IMPALAParams(A2CParams):
     ent_coef: Annotated[float, Ge(0)] = 0.01
     """Weight of the entropy bonus in the loss."""
     vtrace: bool = True
-    """Correct rollouts of an earlier policy (`policy_lag: 1`) by the truncated importance ratios of V-trace (Espeholt
-    et al. 2018); false: by the clipped ratio alone. Values are those of the present critic either way."""
+    """Correct targets and advantages of an earlier policy's rollouts (`policy_lag: 1`) by V-trace (Espeholt et al.
+    2018); false: only weight the advantages by truncated importance ratios."""

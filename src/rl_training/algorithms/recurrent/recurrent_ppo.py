@@ -11,6 +11,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
+from rl_training.algorithms.advantages import importance_weight
 from rl_training.algorithms.base import HostAction
 from rl_training.algorithms.network_checks import ROWS, check_shape
 from rl_training.algorithms.ppo import FEWEST_ROWS, PPO, Controls, PPOBatch, ppo_loss
@@ -133,16 +134,18 @@ class RecurrentPPO(PPO):
         return ppo_loss(model, batch, controls, self.params)
 
     def prepare(self, rollout: Rollout) -> SequenceBatch:
-        """Compute advantages and targets by the present critic, and put the rows of sequences one after the other."""
+        """Compute what `PPO.prepare` does, and put the rows of sequences one after the other."""
         assert rollout.memory is not None
         assert rollout.log_prob is not None
         assert self.params.recurrent is not None
         rows, lengths = sequence_rows(rollout.terminated | rollout.truncated, self.params.recurrent.sequence_length)
         flat_memory = rollout.memory.flatten(0, 1)
         with torch.no_grad():
-            value = rollout.value
-            if value is None:
-                value = self._values_of_sequences(rollout, rows, lengths, flat_memory)
+            log_prob, value = rollout.log_prob, rollout.value
+            weight: Tensor | float = 1.0
+            if value is None:  # an earlier policy acted
+                log_prob, value = self._evaluate_sequences(rollout, rows, lengths, flat_memory)
+                weight = importance_weight(log_prob - rollout.log_prob, self.params.vtrace_clip)
             advantage = self.advantages(rollout, value, self.last_values(rollout))
         if rollout.real is not None:  # a step of an absent agent is a sequence by itself
             real = rollout.real.flatten()[rows]
@@ -154,24 +157,27 @@ class RecurrentPPO(PPO):
             observation=index_observation(rollout.flat_observation(), rows),
             action=rollout.flat_action()[rows],
             action_mask=None if mask is None else mask[rows],
-            log_prob=rollout.log_prob.flatten()[rows],
+            log_prob=log_prob.flatten()[rows],
             value=value.flatten()[rows],
-            advantage=advantage.flatten()[rows],
+            advantage=(advantage * weight).flatten()[rows],
             target_value=(advantage + value).flatten()[rows],
             sequences=Sequences(lengths, flat_memory[rows[first]]),
         )
 
-    def _values_of_sequences(self, rollout: Rollout, rows: Tensor, lengths: Tensor, flat_memory: Tensor) -> Tensor:
-        """Return the critic's values [num_steps, num_envs]; sequences start with the memories of acting."""
-        observation, mask = rollout.flat_observation(), rollout.flat_mask()
-        values = torch.empty_like(rollout.reward).flatten()
+    def _evaluate_sequences(
+        self, rollout: Rollout, rows: Tensor, lengths: Tensor, flat_memory: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and values [num_steps, num_envs]; sequences start with the memories of acting."""
+        observation, action, mask = rollout.flat_observation(), rollout.flat_action(), rollout.flat_mask()
+        log_probs, values = (torch.empty_like(rollout.reward).flatten() for _ in range(2))
         size = max(self.params.minibatch_size or 0, FEWEST_ROWS)
         for group, places in grouped(lengths, torch.arange(len(lengths), device=self.device), size):
             at = rows[places]
             begins = at[torch.cumsum(lengths[group], 0) - lengths[group]]
             seen, legal = index_observation(observation, at), None if mask is None else mask[at]
-            values[at] = self.model.run(seen, legal, Sequences(lengths[group], flat_memory[begins]))[1]
-        return values.view_as(rollout.reward)
+            distribution, values[at] = self.model.run(seen, legal, Sequences(lengths[group], flat_memory[begins]))
+            log_probs[at] = distribution.log_prob(action[at])
+        return log_probs.view_as(rollout.reward), values.view_as(rollout.reward)
 
     def last_values(self, rollout: Rollout) -> Tensor:
         """Return the values [num_envs] of the observations after the last step, with the memories there."""
