@@ -297,28 +297,20 @@ class PPO(OnPolicyAlgorithm):
     def prepare(self, rollout: Rollout) -> PPOBatch:
         """Compute log-probabilities, advantages and targets by the present weights, unless acting remembered them.
 
-        Clipped ratios compare with the present policy, also where an earlier one acted: then advantages are weighted by
-        truncated importance ratios (the decoupled objective of Hilton et al. 2022, arXiv 2110.00641). Clipping around
-        the earlier policy would allow two updates to change the policy by no more than one.
+        After a lag, too, clipped ratios compare with the present policy, and advantages are weighted by truncated
+        importance ratios (Hilton et al. 2022, arXiv 2110.00641): clipping around an earlier policy slows learning down.
         """
         with torch.no_grad():
             observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
             action, mask = rollout.flat_action(), rollout.flat_mask()
-            acted, value = rollout.log_prob, rollout.value
-            lags = acted is not None and value is None
-            log_prob = acted
-            if value is None:
-                evaluated = self._evaluate(observation, action, mask)
-                log_prob, value = (flat.view(rollout.reward.shape) for flat in evaluated)
-            assert log_prob is not None
-            if lags and self.params.vtrace:
-                target, advantage = self._corrected(rollout, value, log_prob)
+            log_prob, value = rollout.log_prob, rollout.value
+            if log_prob is None or value is None:
+                log_prob, value = (x.view(rollout.reward.shape) for x in self._evaluate(observation, action, mask))
+            if rollout.log_prob is not None and rollout.value is None:
+                target, advantage = self._corrected(rollout, value, log_prob - rollout.log_prob)
             else:
                 advantage = self.advantages(rollout, value, self.last_values(rollout))
                 target = advantage + value
-                if lags:
-                    assert acted is not None
-                    advantage = advantage * importance_weight(log_prob - acted, self.params.vtrace_clip)
         transitions = PPOBatch(
             observation=observation,
             action=action,
@@ -330,17 +322,19 @@ class PPO(OnPolicyAlgorithm):
         )
         return transitions if rollout.real is None else transitions.select(rollout.real_rows())
 
-    def _corrected(self, rollout: Rollout, value: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+    def _corrected(self, rollout: Rollout, value: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
         """Return targets and advantages [num_steps, num_envs] of a rollout that an earlier policy has collected."""
-        assert rollout.log_prob is not None
+        if not self.params.vtrace:
+            advantage = self.advantages(rollout, value, self.last_values(rollout))
+            return advantage + value, advantage * importance_weight(log_ratio, self.params.vtrace_clip)
         return vtrace(
             rollout.reward,
             value,
             rollout.final_value,
             rollout.terminated,
             rollout.truncated,
-            self.values(rollout.last_observation),
-            log_prob - rollout.log_prob,
+            self.last_values(rollout),
+            log_ratio,
             gamma=self.params.gamma,
             gae_lambda=self.params.gae_lambda,
             clip=self.params.vtrace_clip,
@@ -350,14 +344,13 @@ class PPO(OnPolicyAlgorithm):
     def as_acted(self, rollout: Rollout) -> Rollout:
         """Return the rollout with the log-probabilities of the present weights, unless acting remembered them.
 
-        It has no values: an update uses those of the critic it begins with, since those of an older one would delay
-        what the critic learns by another update.
+        It has no values: those of an older critic would delay what the critic learns by another update.
         """
         log_prob = rollout.log_prob
         if log_prob is None:
             observation = arranged(getattr(self.model, "encoder", None), rollout.flat_observation())
-            evaluated, _ = self._evaluate(observation, rollout.flat_action(), rollout.flat_mask())
-            log_prob = evaluated.view(rollout.reward.shape)
+            flat, _ = self._evaluate(observation, rollout.flat_action(), rollout.flat_mask())
+            log_prob = flat.view(rollout.reward.shape)
         return replace(rollout, log_prob=log_prob, value=None)
 
     def last_values(self, rollout: Rollout) -> Tensor:
