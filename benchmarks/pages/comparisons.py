@@ -117,7 +117,8 @@ class Comparison:
     @property
     def place(self) -> str:
         """Which section and picture shows it: the environment, or its long trainings of the same length."""
-        return f"{self.env_id} at {_steps_text(self.steps)} steps" if self.cell.suite == "proof" else self.env_id
+        by_length = self.cell.suite == "proof" and not self.cell.beside_other_lengths
+        return f"{self.env_id} at {_steps_text(self.steps)} steps" if by_length else self.env_id
 
     @property
     def steps(self) -> int:

@@ -29,6 +29,7 @@ SETTINGS: dict[Any, Any] = {"svg.hashsalt": "axiomrl", "text.parse_math": False,
 _STYLES = {
     "PPO": 0,
     "PPO, RL Zoo's settings": 4,
+    "PPO, images of 42x42 pixels": 0,
     "DQN": 1,
     "SAC": 2,
     "SAC, LayerNorm in the critics": 4,

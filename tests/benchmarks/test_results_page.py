@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -13,7 +14,7 @@ import pytest
 
 from documents.docs_pages import ROOT, read_page
 from learning import EVALUATION_EPISODES, Job, result_path
-from learning_suites import MEMORY, SHOWN, Cell
+from learning_suites import MEMORY, PROOF, SHOWN, Cell
 from pages import render_memory
 from pages.aggregate import AGGREGATE, GAP, IQM, describe, read_aggregate
 from pages.comparisons import Comparison, environments, read_comparisons
@@ -266,6 +267,16 @@ def test_algorithms_look_different_on_every_environment(tmp_path: Path) -> None:
     for found in environments(read_comparisons(SHOWN, RESULTS)).values():
         styles = [style_of(comparison.entries[0].algorithm) for comparison in found]
         assert len(set(styles)) == len(styles)
+
+
+def test_trainings_of_other_lengths_share_a_picture_only_where_their_cells_say_so(tmp_path: Path) -> None:
+    cells = [cell for cell in PROOF if cell.beside_other_lengths]
+    for cell in cells:
+        store(tmp_path, cell, OURS, [1.0])
+    apart = [dataclasses.replace(cell, beside_other_lengths=False) for cell in cells]
+    together = environments(read_comparisons(cells, tmp_path))
+    assert [one.algo for one in together["MinAtar/Breakout-v1"]] == ["ppo", "dqn", "gumbel_muzero"]
+    assert all(len(found) == 1 for found in environments(read_comparisons(apart, tmp_path)).values())
 
 
 def test_the_page_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
