@@ -25,10 +25,9 @@ from PIL import Image
 
 from records import RESULTS, ROOT, machine, versions
 from render_results import with_section
-from rl_training.envs.lookup import find_spec
+from rl_training.envs.make import make_slots
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.config_files import load_config
-from rl_training.experiment.configuration.env_params import env_params
 from rl_training.experiment.runs import read_metadata
 from rl_training.experiment.storage.files import write_json_atomically
 from rl_training.runtime.acting.policy import load_policy
@@ -120,14 +119,9 @@ def trained(name: str, runs: Path) -> Path:
 
 
 def make_env(config: TrainConfig) -> gymnasium.Env[Any, Any]:
-    """Return the environment in which a scene is played."""
-    params = env_params(config, "evaluation")
-    return gymnasium.make(
-        find_spec(config.task_name),
-        max_episode_steps=params.max_episode_steps,
-        render_mode="rgb_array",
-        **params.make_kwargs,
-    )
+    """Return the environment in which a scene is played, with the preprocessing that the policy needs."""
+    (slot,) = make_slots(config.task_name, config.env_kwargs, mode="evaluation", count=1, render_mode="rgb_array")
+    return slot.env
 
 
 def play(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pages.long_trainings import long_training_blocks
 from pages.render_offline import relation_blocks
 from pages.result_tables import heading, repeat_command, score_text, span, versions
 from records import RESULTS, ROOT
@@ -61,6 +62,7 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
     blocks: list[list[str]] = []
     if presets:
         blocks += _learning(presets)
+    blocks += long_training_blocks(results_dir, algorithms)
     blocks += relation_blocks(results_dir, algorithms)
     if games:
         blocks += _games(games)

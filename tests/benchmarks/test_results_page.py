@@ -18,6 +18,7 @@ from learning_suites import MEMORY, PROOF, SHOWN, Cell
 from pages import render_memory
 from pages.aggregate import AGGREGATE, GAP, IQM, describe, read_aggregate
 from pages.comparisons import Comparison, environments, read_comparisons
+from pages.long_trainings import long_training_blocks
 from pages.render_comparison import plot_path, render_comparison, write_comparison
 from records import OURS, RESULTS, SB3
 from render_results import BEGIN, END
@@ -209,6 +210,27 @@ def test_long_trainings_have_a_section_of_their_own_and_published_figures_beside
     assert "### LunarLander-v3 at 1M steps" in lines
     (shown,) = (line for line in lines if "RL Zoo, benchmark.md" in line)
     assert "| 1,000,000 | 240.0 ± 14.1 (2 seeds) | 242.1 ± 31.8 |" in shown
+    assert shown.endswith("| **below** |")
+
+
+def test_an_algorithms_page_says_which_long_trainings_were_killed_and_which_fall_short(tmp_path: Path) -> None:
+    lander, breakout = (
+        next(cell for cell in PROOF if cell.name == name) for name in ("ppo-lunarlander-1m", "ppo-minatarbreakout-1m")
+    )
+    assert not long_training_blocks(tmp_path, ["ppo"])
+    store(tmp_path, lander, OURS, [230.0, 250.0])
+    store(tmp_path, breakout, OURS, [1.0])
+    path = result_path(lander, OURS, tmp_path)
+    summary = json.loads(path.read_text())
+    summary["runs"][1]["resumed_at_steps"] = [50_000]
+    path.write_text(json.dumps(summary))
+    _, table, (sentence,) = long_training_blocks(tmp_path, ["ppo"])
+    assert "| 240.0 ± 14.1 (2 seeds) | 1 of 2 | 242.1 ± 31.8 (RL Zoo, benchmark.md) |" in table[2]
+    assert "| 28.0 after 10,000,000 steps (README of gymnax) |" in table[3]
+    assert sentence.endswith("same number of steps: `ppo-lunarlander` at 1,000,000 steps (RL Zoo, benchmark.md).")
+    store(tmp_path, lander, OURS, [250.0])
+    assert long_training_blocks(tmp_path, ["ppo"])[-1][0].endswith(": none.")
+    assert not long_training_blocks(tmp_path, ["dqn"])
 
 
 # -- pictures --------------------------------------------------------------------------------------
