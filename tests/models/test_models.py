@@ -265,6 +265,19 @@ def test_a_frame_stack_is_seen_as_channels() -> None:
     assert encoder.output.in_features == 64 * 7 * 7  # as in Mnih et al. 2015
 
 
+@pytest.mark.parametrize(
+    ("side", "filters", "points_after"), [(36, 32, 3), (42, 32, 3), (63, 32, 4), (64, 64, 4), (84, 64, 7)]
+)
+def test_convolutions_of_a_large_image_leave_several_points(side: int, filters: int, points_after: int) -> None:
+    encoder = _encoder(spaces.Box(0, 255, (1, side, side), np.uint8))
+    assert encoder.output.in_features == filters * points_after**2
+    corners = torch.zeros(3, 1, side, side, dtype=torch.uint8)
+    corners[1, 0, 1, 1] = corners[2, 0, side - 8, side - 8] = 255
+    features = encoder(corners)
+    assert features.shape == (3, 512)
+    assert not any(features[one].equal(features[other]) for one, other in ((0, 1), (0, 2), (1, 2)))
+
+
 @pytest.mark.parametrize(("shape", "pixels_after"), [((10, 10, 4), 8 * 8), ((35, 36), 33 * 34), ((2, 3, 3), 1)])
 def test_a_small_image_passes_filters_that_see_every_pixel(shape: tuple[int, ...], pixels_after: int) -> None:
     encoder = _encoder(spaces.Box(0, 255, shape, np.uint8))

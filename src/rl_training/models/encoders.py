@@ -16,9 +16,12 @@ from rl_training.models.layers import convolution, linear
 IMAGE_FEATURES = 512
 IMAGE_FEATURES_IN_DICT = 256
 SMALL_IMAGE_FEATURES = 128
-LARGE_IMAGE = 36  # smallest side in pixels for which the large-image convolutions are used
-_LARGE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, kernel, stride
-_SMALL_LAYERS = ((16, 3, 1),)
+LARGE_IMAGE = 36  # smallest side in pixels of an image with more than one convolution
+LARGEST_LAYERS_IMAGE = 64  # smallest side in pixels of which the convolutions of Mnih et al. leave more than a point
+# Filters, kernel, stride and padding of each layer.
+_LARGEST_LAYERS = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
+_LARGE_LAYERS = ((32, 3, 2, 1),) * 4
+_SMALL_LAYERS = ((16, 3, 1, 0),)
 
 
 class VectorEncoder(nn.Module):
@@ -51,8 +54,9 @@ class VectorEncoder(nn.Module):
 class ImageEncoder(nn.Module):
     """Convolutions over images with channels first, last or absent.
 
-    Large images use the network of Mnih et al. 2015 (Nature 518), small ones that of Young & Tian 2019 (arXiv
-    1903.03176) with stride 1: one layer of 16 filters, then 128 features.
+    Images from 64 pixels a side on use the network of Mnih et al. 2015 (Nature 518), which would shrink smaller ones to
+    next to nothing: those use that of Pathak et al. 2017 (arXiv 1705.05363), four layers that halve the sides. Images
+    below 36 pixels use that of Young & Tian 2019 (arXiv 1903.03176): one layer of 16 filters, then 128 features.
     """
 
     only_rows: slice | None = None
@@ -78,9 +82,9 @@ class ImageEncoder(nn.Module):
         self.width: int = width if self.large else min(width, SMALL_IMAGE_FEATURES)
         self.convolutions = nn.ModuleList()
         channels = layout.channels
-        for filters, kernel, stride in _LARGE_LAYERS if self.large else _SMALL_LAYERS:
+        for filters, kernel, stride, padding in _layers(side):
             self.convolutions.append(
-                convolution(channels, filters, kernel, stride, orthogonal=orthogonal, generator=generator)
+                convolution(channels, filters, kernel, stride, padding, orthogonal=orthogonal, generator=generator)
             )
             channels = filters
         with torch.no_grad():
@@ -118,6 +122,13 @@ class ImageEncoder(nn.Module):
         """Return whether the channels of an image should lie beside each other in memory."""
         # On processors the gradient of the first large convolution takes a quarter of the time.
         return self.large and image.device.type == "cpu"
+
+
+def _layers(side: int) -> tuple[tuple[int, int, int, int], ...]:
+    """Return filters, kernel, stride and padding of the convolutions of images whose smaller side is given."""
+    if side >= LARGEST_LAYERS_IMAGE:
+        return _LARGEST_LAYERS
+    return _LARGE_LAYERS if side >= LARGE_IMAGE else _SMALL_LAYERS
 
 
 class DictEncoder(nn.Module):

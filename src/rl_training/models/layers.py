@@ -75,6 +75,7 @@ def convolution(
     outputs: int,
     kernel: int,
     stride: int,
+    padding: int = 0,
     *,
     orthogonal: bool,
     gain: float = math.sqrt(2),
@@ -82,7 +83,7 @@ def convolution(
 ) -> nn.Conv2d:
     """Return an initialised 2-D convolution."""
     with torch.random.fork_rng(devices=[]):
-        layer = nn.Conv2d(inputs, outputs, kernel, stride=stride)
+        layer = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding)
     assert layer.bias is not None
     initialize(layer.weight, layer.bias, orthogonal=orthogonal, gain=gain, generator=generator)
     return layer
