@@ -101,6 +101,24 @@ def test_gradients_pass_through_the_statistics_of_the_batch_as_torch_says() -> N
         torch.testing.assert_close(one.flatten(), other.flatten(), rtol=1e-4, atol=1e-5)
 
 
+def test_gradients_do_not_pass_through_the_correction_to_the_running_statistics() -> None:
+    layer = BatchRenorm(2, 4, warmup=0).double()
+    for seed, tensor in enumerate((layer.scale.data, layer.shift.data, layer.mean)):
+        tensor.copy_(torch.randn(2, 1, 4, generator=generator(seed)))
+    layer.var.uniform_(0.2, 2.0, generator=generator(3))
+    inputs, weight = torch.randn(2, 2, 6, 4, generator=generator(4), dtype=torch.float64)
+    inputs.requires_grad_()
+    var, mean = torch.var_mean(inputs, dim=1, correction=0, keepdim=True)
+    std, running = (var + EPSILON).sqrt(), (layer.var + EPSILON).sqrt()
+    ratio, offset = (std / running).detach().clamp(1 / 3, 3), ((mean - layer.mean) / running).detach().clamp(-5, 5)
+    plain = ((inputs - mean) / std * ratio + offset) * layer.scale + layer.shift
+    ours = layer(inputs)
+    torch.testing.assert_close(ours, plain)
+    parameters = [inputs, layer.scale, layer.shift]
+    expected = torch.autograd.grad((plain * weight).sum(), parameters)
+    torch.testing.assert_close(torch.autograd.grad((ours * weight).sum(), parameters), expected)
+
+
 def test_stacked_networks_keep_statistics_of_their_own() -> None:
     stacked = RenormalizedMLP(2, 3, (5,), "relu", orthogonal=False, generator=generator(0), outputs=1, warmup=10)
     features = torch.randn(8, 3, generator=generator(1))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from rl_training.models.layers import StackedMLP, parameter_pairs
 
@@ -13,6 +15,39 @@ from rl_training.models.layers import StackedMLP, parameter_pairs
 EPSILON = 1e-3  # added to variances
 RATE = 0.01  # step of the running statistics per training pass
 MAX_RATIO, MAX_OFFSET = 3.0, 5.0  # bounds of the correction from batch statistics to running statistics
+
+
+class _Renormalize(torch.autograd.Function):
+    """Normalises features [count, B, width] by the statistics of the batch, through which gradients flow.
+
+    Returns ((inputs - mean) / std * ratio + offset) * scale + shift. Written out, since the gradient of `var_mean` by
+    autograd takes longer than the matrix products of a network.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, scale: Tensor, shift: Tensor, correct: Callable[..., tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        """Normalise; `correct` returns ratio and offset for the mean and the variance of the batch."""
+        mean = inputs.mean(1, keepdim=True)
+        centred = inputs - mean
+        var = centred.square().mean(1, keepdim=True)
+        ratio, offset = correct(mean, var)
+        inverse_std = (var + EPSILON).rsqrt()
+        ctx.save_for_backward(centred, inverse_std, ratio, offset, scale)
+        return torch.addcmul(shift + scale * offset, centred, scale * ratio * inverse_std)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients with respect to inputs, scale and shift."""
+        centred, inverse_std, ratio, offset, scale = ctx.saved_tensors
+        weight, rows = scale * ratio * inverse_std, grad.shape[1]
+        total = grad.sum(1, keepdim=True)
+        projected = (grad * centred).sum(1, keepdim=True) * inverse_std  # on the normalised inputs
+        grad_inputs = torch.addcmul(weight * total / -rows, grad, weight)
+        grad_inputs.addcmul_(centred, weight * inverse_std * projected / -rows)
+        return grad_inputs, projected * ratio + total * offset, total, None
 
 
 class BatchRenorm(nn.Module):
@@ -40,12 +75,14 @@ class BatchRenorm(nn.Module):
         if not self.training:
             weight = self.scale * (self.var + EPSILON).rsqrt()
             return torch.addcmul(self.shift - self.mean * weight, inputs, weight)
-        var, mean = torch.var_mean(inputs, dim=1, correction=0, keepdim=True)
-        ratio, offset = self._correction(mean.detach(), var.detach())
-        self._follow(mean.detach(), var.detach())
-        # ((inputs - mean) / std * ratio + offset) * scale + shift, with one operation of the inputs' size.
-        weight = self.scale * ratio * (var + EPSILON).rsqrt()
-        return torch.addcmul(self.shift + self.scale * offset - mean * weight, inputs, weight)
+        normalized: Tensor = _Renormalize.apply(inputs, self.scale, self.shift, self._statistics)
+        return normalized
+
+    def _statistics(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how batch statistics are corrected, and let the running ones follow them."""
+        correction = self._correction(mean, var)
+        self._follow(mean, var)
+        return correction
 
     def _correction(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factor and the offset that correct batch statistics to the running statistics."""
