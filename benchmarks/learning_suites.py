@@ -149,7 +149,7 @@ ZOO_SAC = ("env_kwargs.normalize_observation=false", "algo_kwargs.learning_rate_
 """RL Zoo's settings, which the preset had before."""
 # In the order of what people look at first: where hours run out, the end is missing.
 PROOF = (
-    _proof("ppo-hopper", 1_000_000, "1m", ours=10, peers=3),
+    _proof("ppo-hopper", 1_000_000, "1m", ours=10, peers=5),
     _proof("ppo-hopper", 1_000_000, "zoo-1m", ours=5, changes=_ZOO_HOPPER, variant=_ZOO),
     _proof("ppo-halfcheetah", 1_000_000, "1m", ours=5, peers=3),
     _proof("sac-hopper", 200_000, "200k", ours=3, peers=2),
