@@ -4,7 +4,8 @@
     python benchmarks/gallery.py --only cartpole    # one task
 
 The episode that is shown is the one of seed 0, whatever came of it; beside it random actions play. Each picture is
-drawn with as many frames as fit into its limit. Needs the extras `box2d`, `minatar` and `offline` (for Pillow).
+drawn with as many frames as fit into its limit. Needs the extras `atari`, `box2d`, `minatar` and `offline` (for
+Pillow).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import gymnasium
 import numpy as np
 from PIL import Image
 
+from learning_suites import PROOF
 from records import RESULTS, ROOT, machine, versions
 from render_results import with_section
 from rl_training.envs.make import make_slots
@@ -40,7 +42,7 @@ STORED = RESULTS / "gallery.json"
 RANDOM_SCORES = RESULTS / "random-scores.json"
 RUNS = ROOT / "build" / "gallery"
 OVERVIEW = "overview"
-PACKAGES = ("axiomrl", "torch", "gymnasium", "numpy", "Box2D", "MinAtar")
+PACKAGES = ("axiomrl", "torch", "gymnasium", "numpy", "Box2D", "MinAtar", "ale-py")
 SHOWN_SEED, TRAINING_SEED, EPISODES = 0, 1, 100
 PANEL = (240, 160)
 SMALL_PANEL = (150, 100)
@@ -79,6 +81,7 @@ class Scene:
         return " ".join(["axiomrl train", what, f"--seed {TRAINING_SEED}", *(f"--set {one}" for one in self.changes)])
 
 
+_PONG = next(cell for cell in PROOF if cell.preset == "ppo-pong")
 SCENES = {
     "cartpole": Scene("CartPole", "keep the pole upright", preset="ppo-cartpole"),
     "pendulum": Scene("Pendulum", "swing up and stay up with little torque", preset="ppo-pendulum"),
@@ -106,6 +109,9 @@ SCENES = {
             *("algo_kwargs.learning_rate=1e-3", "algo_kwargs.learning_rate_schedule=linear"),
             *("algo_kwargs.ent_coef=0.01",),
         ),
+    ),
+    "pong": Scene(
+        "Pong", "win 21 rallies against the game's own player, from pixels", preset=_PONG.preset, changes=_PONG.changes
     ),
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from learning import EVALUATION_EPISODES
-from learning_suites import SEEDS, Cell
+from learning_suites import Cell
 from pages.aggregate import AGGREGATE, GAP, IQM, Aggregate, read_aggregate, store_aggregate
 from pages.comparisons import (
     ALGORITHM_NAMES,
@@ -61,8 +61,10 @@ IQM is the interquartile mean over the seeds. Brackets hold 95 % bootstrap inter
 ([how they are made](statistics.md#intervals)). The probability of improvement is how often a run of ours scores above
 one of the peer's, over all pairs of seeds, ties counted half: 0.5 means no difference, 1 that ours always wins. What
 lies below {LEAST_PROBABILITY} is marked. Five seeds on each side tell large differences, not small ones, which is why
-the intervals are wide. SAC on LunarLanderContinuous, just below that line with five seeds, was given ten on both sides;
-all of them count."""
+the intervals are wide. SAC on LunarLanderContinuous, just below that line with five seeds, was given ten on both sides.
+PPO on Hopper at 1M steps, planned with five of ours and three of the peer's, was given more after these three had
+scored above those five; by the same random numbers both sides gather
+[the same experience](../tests/algorithms/test_peer_rollouts.py) there. All seeds count."""
 # What the suite compared before: shown, since the budget was changed after it had been seen.
 _SUPERSEDED = tuple(Cell(f"{algo}-lunarlandercontinuous", label="30k") for algo in ("sac", "td3"))
 _OVER_ALL = """\
@@ -202,7 +204,7 @@ def _standing(comparisons: Sequence[Comparison]) -> str:
         for comparison, found in judged
         if found.value < LEAST_PROBABILITY
     ]
-    sentence = f"Finished, with at least {len(SEEDS)} seeds on both sides: {finished} of {len(paired)} comparisons."
+    sentence = f"Finished, with all planned seeds on both sides: {finished} of {len(paired)} comparisons."
     if judged:
         sentence += f" Below {LEAST_PROBABILITY}: {', '.join(below) or 'none'}."
     return sentence

@@ -90,7 +90,7 @@ def test_the_numbers_are_those_of_the_stored_seeds(tmp_path: Path) -> None:
         r"\| 1: 100\.0, 2: 200\.0, 3: 300\.0, 4: 400\.0, 5: 500\.0 \|"
     )
     assert sum(re.fullmatch(detail, line) is not None for line in lines) == 1
-    assert "Finished, with at least 5 seeds on both sides: 1 of 1 comparisons. Below 0.45: none." in lines
+    assert "Finished, with all planned seeds on both sides: 1 of 1 comparisons. Below 0.45: none." in lines
 
 
 def test_a_probability_below_the_line_is_marked(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_what_is_missing_is_said_and_not_filled_in(tmp_path: Path) -> None:
     assert "| CartPole-v1 | DQN | nothing yet | nothing yet | - | 0 of 5, 0 of 5 |" in lines
     assert "| CartPole-v1 | MuZero | 500.0 [500.0, 500.0] | no counterpart | - | 5 |" in lines
     assert "| DQN, stable-baselines3 | - | 0 of 5 | nothing yet | - | - | - | - | - | - |" in lines
-    assert "Finished, with at least 5 seeds on both sides: 0 of 2 comparisons." in lines
+    assert "Finished, with all planned seeds on both sides: 0 of 2 comparisons." in lines
     assert not any("dqn-cartpole" in line for line in lines)
 
 
