@@ -64,7 +64,7 @@ lies below {LEAST_PROBABILITY} is marked. Five seeds on each side tell large dif
 the intervals are wide. SAC on LunarLanderContinuous, just below that line with five seeds, was given ten on both sides.
 PPO on Hopper at 1M steps, planned with five of ours and three of the peer's, was given more after these three had
 scored above those five; by the same random numbers both sides gather
-[the same experience](../tests/algorithms/test_peer_rollouts.py) there. All seeds count."""
+[the same experience](../tests/algorithms/test_peer_updates.py) there. All seeds count."""
 # What the suite compared before: shown, since the budget was changed after it had been seen.
 _SUPERSEDED = tuple(Cell(f"{algo}-lunarlandercontinuous", label="30k") for algo in ("sac", "td3"))
 _OVER_ALL = """\

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from learning import Job
-from learning_suites import Cell
-from peer_networks import assert_alike, close, start_alike
+from learning_suites import PROOF, Cell
 from records import OURS
 from replay_parts import CPU, generator
 from rl_training.algorithms.dqn import DQN
@@ -21,16 +22,23 @@ from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
 from rl_training.data.replay import ReplayBatch
 from rl_training.data.rollout import Rollout
+from rl_training.envs.make import make_vector_env
+from rl_training.envs.normalize import normalizers_of, with_normalization
 from rl_training.experiment.config import TrainConfig, algorithm_params
+from rl_training.experiment.configuration.env_params import env_params
+from rl_training.runtime.collector import RolloutCollector
 
 pytest.importorskip("stable_baselines3")
 
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from peers.stable_baselines3_models import make_peer
 
 ROWS, UPDATES, RATE = 32, 20, 1e-3
+SEED, STEPS, ROLLOUTS = 1, 256, 3
+NOISE, ORDER = 5, 6  # seeds of the random numbers of both sides
 
 
 def both(preset: str, *changes: str) -> tuple[Any, Any]:
@@ -65,6 +73,53 @@ def random_batch(peer: Any, seed: int) -> tuple[ReplayBatch, ReplayBufferSamples
         ReplayBatch(observation, ours, reward.squeeze(1), discount, successor, None),
         ReplayBufferSamples(observation, action, successor, ended, reward),
     )
+
+
+def linear_layers(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.weight.detach(), layer.bias.detach()) for layer in module.modules() if isinstance(layer, nn.Linear)]
+
+
+def stacked(networks: Sequence[nn.Module]) -> list[Tensor]:
+    """Return the layers of networks of one shape as our stacks hold them: [count, in, out] and [count, 1, out]."""
+    layers = zip(*map(linear_layers, networks), strict=True)
+    pairs = [(torch.stack([w.T for w, _ in one]), torch.stack([b[None] for _, b in one])) for one in layers]
+    return [tensor for pair in pairs for tensor in pair]
+
+
+def weights_of_peer(peer: Any) -> dict[str, list[Tensor]]:
+    """Return its weights in the order and the shapes of ours."""
+    if hasattr(peer, "rollout_buffer"):
+        hidden, policy = peer.policy.mlp_extractor, peer.policy
+        heads = [tensor for head in (policy.action_net, policy.value_net) for tensor in linear_layers(head)[0]]
+        deviation = [policy.log_std.detach()] if hasattr(policy, "log_std") else []
+        return {"model": [*stacked([hidden.policy_net, hidden.value_net]), *deviation, *heads]}
+    if hasattr(peer, "q_net"):
+        networks = {"model": peer.q_net, "target_model": peer.q_net_target}
+        return {name: [tensor for pair in linear_layers(net) for tensor in pair] for name, net in networks.items()}
+    critics = {"critic": peer.critic.q_networks, "target_critic": peer.critic_target.q_networks}
+    found = {name: stacked(networks) for name, networks in critics.items()}
+    if hasattr(peer, "actor_target"):
+        return found | {"actor": stacked([peer.actor.mu]), "target_actor": stacked([peer.actor_target.mu])}
+    heads = [tensor for head in (peer.actor.mu, peer.actor.log_std) for tensor in linear_layers(head)[0]]
+    return found | {"actor": [*stacked([peer.actor.latent_pi]), *heads]}
+
+
+def start_alike(ours: Any, peer: Any) -> None:
+    """Give our networks the peer's weights."""
+    with torch.no_grad():
+        for name, tensors in weights_of_peer(peer).items():
+            for parameter, tensor in zip(getattr(ours, name).parameters(), tensors, strict=True):
+                parameter.copy_(tensor)
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one.detach(), other.detach(), rtol=1e-4, atol=1e-5)
+
+
+def assert_alike(ours: Any, peer: Any) -> None:
+    for name, tensors in weights_of_peer(peer).items():
+        for parameter, tensor in zip(getattr(ours, name).parameters(), tensors, strict=True):
+            close(parameter, tensor)
 
 
 def learn_alike(ours: Any, peer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,3 +199,78 @@ def test_td3_learns_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_dqn_learns_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
     learn_alike(*both("dqn-cartpole", "max_grad_norm=0.5"), monkeypatch)
+
+
+# -- whole runs, by the same random numbers ---------------------------------------------------------
+
+
+def hopper() -> TrainConfig:
+    """Return the configuration of the stored comparison on Hopper, with short rollouts."""
+    cell = next(cell for cell in PROOF if cell.name == "ppo-hopper-1m")
+    short = (f"algo_kwargs.num_steps={STEPS}", "algo_kwargs.update_epochs=2")
+    return Job(replace(cell, changes=(*cell.changes, *short)), OURS, SEED, Path("runs"), 1).config()
+
+
+class OurSide:
+    """Our environments, collector and algorithm, which begin as the peer does."""
+
+    def __init__(self, config: TrainConfig, peer: Any) -> None:
+        env = make_vector_env(config.task_name, config.env_kwargs, mode="training", num_envs=1, backend="local_sync")
+        env = with_normalization(env, env_params(config, "training"), gamma=peer.gamma)
+        self.algorithm = PPO(
+            algorithm_params(config), env.observation_space, env.action_space, device=CPU, generator=generator(0)
+        )
+        start_alike(self.algorithm, peer)
+        self.collector = RolloutCollector(
+            env, self.algorithm, num_steps=STEPS, seed=SEED, device=CPU, generator=generator(NOISE)
+        )
+        statistics: list[Any] = [*normalizers_of(env).moments()]
+        for moments in statistics:
+            moments.mean, moments.var = 0 * moments.mean, 0 * moments.var + 1
+            moments.count = 1e-4  # the peer begins with this weight of mean 0 and variance 1, we with none
+        self.collector._observation, _ = env.reset([SEED])
+        self.order = generator(ORDER)
+
+
+def test_ppo_gathers_and_learns_on_hopper_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco")
+    config = hopper()
+    peer = make_peer(config)
+    peer.set_logger(Logger(None, []))
+    ours = OurSide(config, peer)
+    noise, order = generator(NOISE), generator(ORDER)
+    monkeypatch.setattr(
+        torch.distributions.Normal,
+        "rsample",
+        lambda normal, shape=None: normal.loc + normal.scale * torch.empty(normal.loc.shape).normal_(generator=noise),
+    )
+    monkeypatch.setattr(np.random, "permutation", lambda rows: torch.randperm(rows, generator=order).numpy())
+    compared: list[int] = []
+
+    class Compare(BaseCallback):
+        def _on_step(self) -> bool:
+            return len(compared) < ROLLOUTS
+
+        def _on_rollout_end(self) -> None:
+            rate = config.algo_kwargs["learning_rate"] * (1 - self.num_timesteps / config.total_timesteps)
+            controls = {"learning_rate": rate, "clip_coef": config.algo_kwargs["clip_coef"], "ent_coef": 0.0}
+            rollout, theirs = ours.collector.collect(controls), peer.rollout_buffer
+            assert rollout is not None
+            batch = ours.algorithm.prepare(rollout)
+            for mine, other in (
+                (rollout.observation, theirs.observations),
+                (rollout.action, theirs.actions),
+                (rollout.reward, theirs.rewards),  # nothing is truncated so early
+                (batch.advantage.view(STEPS, 1), theirs.advantages),
+            ):
+                np.testing.assert_allclose(np.asarray(mine), other, rtol=1e-3, atol=1e-3)
+            assert rollout.terminated.any()
+            ours.algorithm.improve(batch, controls, ours.order)
+
+        def _on_rollout_start(self) -> None:
+            if self.num_timesteps:
+                assert_alike(ours.algorithm, peer)
+                compared.append(self.num_timesteps)
+
+    peer.learn(config.total_timesteps, callback=Compare())
+    assert compared == [STEPS * (rollout + 1) for rollout in range(ROLLOUTS)]
