@@ -1,4 +1,7 @@
-"""From the same weights and the same experience, updates here and in stable-baselines3 lead to the same weights."""
+"""From the same weights and the same experience, updates here and in stable-baselines3 lead to the same weights.
+
+By the same random numbers, runs also gather the same experience.
+"""
 
 from __future__ import annotations
 
