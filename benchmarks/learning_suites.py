@@ -172,8 +172,8 @@ PROOF = (
     ),
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=20, peers=5),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
-    # Images of 42 pixels a side instead of 84, which take half of the time, and twice the learning rate, since the run
-    # is a third as long as the preset's.
+    # Images of 42 pixels a side instead of 84, whose gradients take half of the time, and twice the learning rate,
+    # since the run is a third as long as the preset's.
     _proof(
         "ppo-pong",
         3_000_000,

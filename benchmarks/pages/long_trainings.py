@@ -12,9 +12,9 @@ from pages.published import BELOW, Published, mean_text, published_beside, read_
 from pages.result_tables import heading, row
 
 _EXPLANATION = [
-    "Long trainings, with their curves and stable-baselines3's on the [results page](../results.md). A training that",
-    "was killed and resumed is as one that never stopped; how many were is counted. Published figures are of other",
-    "versions of the environments and measured otherwise, as said there:",
+    "Long trainings, with their curves and stable-baselines3's on the [results page](../results.md). Those that were",
+    "killed and resumed are counted; they go on exactly, but for LunarLander's, which start new episodes. Published",
+    "figures are of other versions of the environments and measured otherwise, as said there:",
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.configuration.env_params import MODES, EnvParams, env_params
-from rl_training.models.encoders import LARGEST_LAYERS_IMAGE
+from rl_training.models.encoders import NATURE_IMAGE
 
 _NAME = "stable-baselines3"
 _NORMALIZED = ("normalize_observation", "normalize_reward")
@@ -49,7 +49,7 @@ def _atari_env(config: TrainConfig, params: EnvParams) -> Any:
 
     if not (params.grayscale and params.fire_reset):
         raise ValueError(f"{_NAME} has no Atari games in colour or without FIRE")
-    if params.screen_size < LARGEST_LAYERS_IMAGE:
+    if params.screen_size < NATURE_IMAGE:
         raise ValueError(f"{_NAME} has other convolutions for images of {params.screen_size} pixels a side")
     games = make_atari_env(
         config.task_name,

@@ -204,6 +204,13 @@ def test_dqn_learns_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
     learn_alike(*both("dqn-cartpole", "max_grad_norm=0.5"), monkeypatch)
 
 
+def test_images_that_the_peer_would_see_by_other_convolutions_are_refused() -> None:
+    pytest.importorskip("ale_py")
+    config = Job(Cell("ppo-pong", ("env_kwargs.screen_size=42",)), OURS, 1, Path("runs"), 1).config()
+    with pytest.raises(ValueError, match="other convolutions for images of 42 pixels"):
+        make_peer(config)
+
+
 # -- whole runs, by the same random numbers ---------------------------------------------------------
 
 

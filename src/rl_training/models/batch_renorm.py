@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,19 +19,22 @@ MAX_RATIO, MAX_OFFSET = 3.0, 5.0  # bounds of the correction from batch statisti
 class _Renormalize(torch.autograd.Function):
     """Normalises features [count, B, width] by the statistics of the batch, through which gradients flow.
 
-    Returns ((inputs - mean) / std * ratio + offset) * scale + shift. Written out, since the gradient of `var_mean` by
-    autograd takes longer than the matrix products of a network.
+    Returns ((inputs - mean) / std * ratio + offset) * scale + shift. Its gradient is written out, since autograd takes
+    about as long for that of the statistics as for the matrix products of a network.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, scale: Tensor, shift: Tensor, correct: Callable[..., tuple[Tensor, Tensor]]
+        ctx: Any,
+        inputs: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        centred: Tensor,
+        var: Tensor,
+        ratio: Tensor,
+        offset: Tensor,
     ) -> Tensor:
-        """Normalise; `correct` returns ratio and offset for the mean and the variance of the batch."""
-        mean = inputs.mean(1, keepdim=True)
-        centred = inputs - mean
-        var = centred.square().mean(1, keepdim=True)
-        ratio, offset = correct(mean, var)
+        """Normalise `inputs`, given them less their mean, their variance and the correction, which are constants."""
         inverse_std = (var + EPSILON).rsqrt()
         ctx.save_for_backward(centred, inverse_std, ratio, offset, scale)
         return torch.addcmul(shift + scale * offset, centred, scale * ratio * inverse_std)
@@ -47,7 +49,7 @@ class _Renormalize(torch.autograd.Function):
         projected = (grad * centred).sum(1, keepdim=True) * inverse_std  # on the normalised inputs
         grad_inputs = torch.addcmul(weight * total / -rows, grad, weight)
         grad_inputs.addcmul_(centred, weight * inverse_std * projected / -rows)
-        return grad_inputs, projected * ratio + total * offset, total, None
+        return grad_inputs, projected * ratio + total * offset, total, None, None, None, None
 
 
 class BatchRenorm(nn.Module):
@@ -75,14 +77,14 @@ class BatchRenorm(nn.Module):
         if not self.training:
             weight = self.scale * (self.var + EPSILON).rsqrt()
             return torch.addcmul(self.shift - self.mean * weight, inputs, weight)
-        normalized: Tensor = _Renormalize.apply(inputs, self.scale, self.shift, self._statistics)
+        with torch.no_grad():
+            mean = inputs.mean(1, keepdim=True)
+            centred = inputs - mean
+            var = centred.square().mean(1, keepdim=True)
+            correction = self._correction(mean, var)
+            self._follow(mean, var)
+        normalized: Tensor = _Renormalize.apply(inputs, self.scale, self.shift, centred, var, *correction)
         return normalized
-
-    def _statistics(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how batch statistics are corrected, and let the running ones follow them."""
-        correction = self._correction(mean, var)
-        self._follow(mean, var)
-        return correction
 
     def _correction(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factor and the offset that correct batch statistics to the running statistics."""

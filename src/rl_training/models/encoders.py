@@ -17,10 +17,10 @@ IMAGE_FEATURES = 512
 IMAGE_FEATURES_IN_DICT = 256
 SMALL_IMAGE_FEATURES = 128
 LARGE_IMAGE = 36  # smallest side in pixels of an image with more than one convolution
-LARGEST_LAYERS_IMAGE = 64  # smallest side in pixels of which the convolutions of Mnih et al. leave more than a point
+NATURE_IMAGE = 64  # smallest side in pixels for the network of Mnih et al., which leaves a single point of 42
 # Filters, kernel, stride and padding of each layer.
-_LARGEST_LAYERS = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
-_LARGE_LAYERS = ((32, 3, 2, 1),) * 4
+_NATURE_LAYERS = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
+_HALVING_LAYERS = ((32, 3, 2, 1),) * 4
 _SMALL_LAYERS = ((16, 3, 1, 0),)
 
 
@@ -54,9 +54,9 @@ class VectorEncoder(nn.Module):
 class ImageEncoder(nn.Module):
     """Convolutions over images with channels first, last or absent.
 
-    Images from 64 pixels a side on use the network of Mnih et al. 2015 (Nature 518), which would shrink smaller ones to
-    next to nothing: those use that of Pathak et al. 2017 (arXiv 1705.05363), four layers that halve the sides. Images
-    below 36 pixels use that of Young & Tian 2019 (arXiv 1903.03176): one layer of 16 filters, then 128 features.
+    Images from 64 pixels a side on use the network of Mnih et al. 2015 (Nature 518), which leaves few points of smaller
+    ones; those use that of Pathak et al. 2017 (arXiv 1705.05363), four layers that halve the sides. Images below 36
+    pixels use that of Young & Tian 2019 (arXiv 1903.03176): one layer of 16 filters, then 128 features.
     """
 
     only_rows: slice | None = None
@@ -126,9 +126,9 @@ class ImageEncoder(nn.Module):
 
 def _layers(side: int) -> tuple[tuple[int, int, int, int], ...]:
     """Return filters, kernel, stride and padding of the convolutions of images whose smaller side is given."""
-    if side >= LARGEST_LAYERS_IMAGE:
-        return _LARGEST_LAYERS
-    return _LARGE_LAYERS if side >= LARGE_IMAGE else _SMALL_LAYERS
+    if side >= NATURE_IMAGE:
+        return _NATURE_LAYERS
+    return _HALVING_LAYERS if side >= LARGE_IMAGE else _SMALL_LAYERS
 
 
 class DictEncoder(nn.Module):
