@@ -156,6 +156,13 @@ PROOF = (
     _proof("sac-hopper", 200_000, "zoo-200k", changes=ZOO_SAC, variant=_ZOO),
     _proof("crossq-hopper", 100_000, "100k"),
     _proof(
+        "crossq-hopper",
+        100_000,
+        "falling_rate-100k",
+        changes=("algo_kwargs.learning_rate_schedule=linear",),
+        variant="falling learning rate",
+    ),
+    _proof(
         "sac-hopper",
         100_000,
         "layer_norm-100k",
@@ -181,6 +188,17 @@ PROOF = (
         ours=2,
         changes=("env_kwargs.screen_size=42", "algo_kwargs.learning_rate=0.0005", "eval_episodes=5"),
         variant="images of 42x42 pixels",
+    ),
+    # Which the preset had before.
+    *(
+        _proof(
+            f"ppo-minatar{game}",
+            1_000_000,
+            "small_entropy_bonus-1m",
+            changes=("algo_kwargs.ent_coef=0.01",),
+            variant="entropy bonus of 0.01",
+        )
+        for game in ("breakout", "spaceinvaders")
     ),
     *(
         _proof(f"{algo}-minatar{game}", steps, label, beside_other_lengths=True)

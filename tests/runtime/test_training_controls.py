@@ -204,6 +204,7 @@ def test_a_fixed_value_of_zero_is_a_value() -> None:
         "epsilon",
         "temperature",
         "root_exploration_fraction",
+        "gumbel_scale",
         "per_beta",
     ],
 )

@@ -41,8 +41,8 @@ def search_rule(params: PlanningParams) -> Rule:
 
 
 def exploration(controls: Mapping[str, float]) -> float:
-    """Return the amount of noise at the root: the fraction of Dirichlet noise for PUCT, 1 for Gumbel."""
-    return controls.get("root_exploration_fraction", 1.0)
+    """Return the amount of noise at the root: the fraction of Dirichlet noise (PUCT) or the scale of Gumbel noise."""
+    return controls.get("root_exploration_fraction", controls.get("gumbel_scale", 1.0))
 
 
 class MuZero(PlanningAlgorithm):

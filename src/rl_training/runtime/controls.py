@@ -118,6 +118,11 @@ def resolve_root_exploration_fraction(config: TrainConfig, *, step: float, defau
     return resolve_control(config, "root_exploration_fraction", step=step, default=default)
 
 
+def resolve_gumbel_scale(config: TrainConfig, *, step: float, default: float) -> float:
+    """Return the factor of the Gumbel noise at the root at `step`."""
+    return resolve_control(config, "gumbel_scale", step=step, default=default)
+
+
 def resolve_per_beta(config: TrainConfig, *, step: float, default: float) -> float:
     """Return prioritised replay's importance-sampling exponent at `step`."""
     return resolve_control(config, "per_beta", step=step, default=default)

@@ -331,6 +331,18 @@ def test_the_noise_of_gumbel_differs_from_search_to_search_and_repeats_with_the_
     assert np.std([*first, *other]) == pytest.approx(np.pi / np.sqrt(6), rel=0.2)  # a Gumbel distribution's
 
 
+def test_the_noise_of_gumbel_is_multiplied_by_its_scale() -> None:
+    algorithm = make_algorithm(GumbelMuZeroParams)
+    assert "gumbel_scale" in algorithm.params.controls
+    noise = []
+    for scale in (1.0, 0.25, 0.0):
+        controls = {"num_simulations": 8, "gumbel_scale": scale}
+        algorithm.plan(torch.zeros(4, 3), None, controls, np.random.default_rng(0))
+        noise.append(algorithm.search.tree.gumbel.copy())
+    np.testing.assert_allclose(noise[1], 0.25 * noise[0])
+    assert not noise[2].any()
+
+
 def test_over_many_searches_a_new_network_considers_every_action() -> None:
     algorithm = make_algorithm(GumbelMuZeroParams, random=False)
     controls = {"num_simulations": 2}

@@ -28,7 +28,7 @@ class PlanningParams(ExperienceParams):
     """Parameters of the planning family."""
 
     on_fork: ClassVar[Mapping[str, str]] = {
-        **scheduled("num_simulations", "temperature", "root_exploration_fraction", "per_beta"),
+        **scheduled("num_simulations", "temperature", "root_exploration_fraction", "gumbel_scale", "per_beta"),
         **rules(FREE, "replay_ratio", "dirichlet_alpha", "value_normalization", "smallest_value_range"),
         **rules(FREE, "max_considered_actions", "unroll_steps", "reanalyze_ratio", "target_update_interval"),
         **rules(FREE, "shrink_n_step", "augmentation", "value_coef", "reward_coef", "max_grad_norm", "optimizer_eps"),
@@ -74,6 +74,12 @@ class PlanningParams(ExperienceParams):
     """The search normalises values to [0, 1] by their range, which is taken to be at least this wide."""
     max_considered_actions: Annotated[int, Ge(1)] = 16
     """Gumbel: largest number of actions considered at the root."""
+    gumbel_scale: Annotated[float, Ge(0)] = 1.0
+    """Gumbel: factor of the noise at the root in training; less than 1 acts closer to what the search thinks best."""
+    gumbel_scale_schedule: ScheduleSpec | None = None
+    """How that factor changes over the run."""
+    gumbel_scale_warmup_steps: Annotated[int, Ge(0)] = 0
+    """Environment steps over which that factor rises linearly from 0."""
     unroll_steps: Annotated[int, Ge(1)] = 5
     """Steps for which the model is unrolled in training."""
     n_step: Annotated[int, Ge(1)] = 5
@@ -110,7 +116,7 @@ class PlanningParams(ExperienceParams):
     @property
     def controls(self) -> tuple[str, ...]:
         """The scheduled scalars in use."""
-        exploring = ("temperature", "root_exploration_fraction") if self.search == "puct" else ()
+        exploring = ("temperature", "root_exploration_fraction") if self.search == "puct" else ("gumbel_scale",)
         return ("learning_rate", "num_simulations", *exploring, *(("per_beta",) if self.by_priority else ()))
 
     @property
