@@ -179,6 +179,22 @@ PROOF = (
     ),
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=20, peers=5),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
+    _proof("gumbel_muzero-lunarlander", 400_000, "400k"),
+    # Which the preset had before.
+    Cell(
+        "gumbel_muzero-lunarlander",
+        (
+            "algo_kwargs.gumbel_scale_schedule=null",
+            "algo_kwargs.learning_rate_schedule={type: linear, end: 0.0002}",
+            "total_timesteps=200000",
+            "eval_interval=20000",
+        ),
+        "steady_noise-200k",
+        (OURS,),
+        seeds=(1,),
+        suite="proof",
+        variant="steady noise",
+    ),
     # Images of 42 pixels a side instead of 84, whose gradients take half of the time, and twice the learning rate,
     # since the run is a third as long as the preset's.
     _proof(
@@ -197,6 +213,7 @@ PROOF = (
             "small_entropy_bonus-1m",
             changes=("algo_kwargs.ent_coef=0.01",),
             variant="entropy bonus of 0.01",
+            beside_other_lengths=True,
         )
         for game in ("breakout", "spaceinvaders")
     ),

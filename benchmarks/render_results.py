@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pages.long_trainings import long_training_blocks
+from pages.render_games import game_blocks, write_pictures
 from pages.render_offline import relation_blocks
+from pages.render_suites import suite_blocks
 from pages.result_tables import heading, repeat_command, score_text, span, versions
 from records import RESULTS, ROOT
 
@@ -37,11 +39,6 @@ PAGES = {
     "td3_bc": ("td3_bc", "rebrac"),
 }
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-_WHAT_VARIANTS_ARE = {
-    "preset": "experts and scaling (the preset)",
-    "dense": "dense layers instead of experts",
-    "no-scaling": "scaling off: every task to the end",
-}
 _SPEEDS = {
     "speed-search": "Search",
     "learner_speed": "Learner",
@@ -65,9 +62,9 @@ def render_results(results_dir: Path, algorithms: Sequence[str]) -> str:
     blocks += long_training_blocks(results_dir, algorithms)
     blocks += relation_blocks(results_dir, algorithms)
     if games:
-        blocks += _games(games)
+        blocks += game_blocks(games)
     suites = [entry for entry in stored if entry.get("suite") and entry["config"]["algo"] in algorithms]
-    blocks += _suites(suites)
+    blocks += suite_blocks(suites)
     if suites:
         blocks.append(versions(suites))
     blocks += [block for entry in stored for block in _planning_speed(entry, algorithms)]
@@ -184,128 +181,6 @@ def _speed(speeds: Sequence[dict[str, Any]]) -> list[list[str]]:
     return [explanation, table, *missing, versions(speeds), ["To measure them anew:"], commands]
 
 
-def _games(played: Sequence[dict[str, Any]]) -> list[list[str]]:
-    table = heading("preset", "seed", "steps", "simulations", "opponent", "begins", "wins", "draws", "losses")
-    for entry in played:
-        for result in entry["games"]:
-            for side, begins in (("first", "agent"), ("second", "opponent")):
-                counts = (result[side][outcome] for outcome in ("wins", "draws", "losses"))
-                config = entry["config"]
-                cells = (
-                    f"`{entry['preset']}`",
-                    config["seed"],
-                    f"{result.get('step', config['total_timesteps']):,}",
-                    result.get("simulations", entry.get("simulations")),
-                    result["opponent"],
-                    begins,
-                    *counts,
-                )
-                table.append(f"| {' | '.join(map(str, cells))} |")
-    explanation = [
-        "Games of policies, which plan without noise, against opponents whose moves are drawn anew; `depth-limited:4`",
-        "looks four moves ahead:",
-    ]
-    commands = ["```text", *(entry["command"] for entry in played), "```"]
-    return [explanation, table, versions(played), ["To repeat them:"], commands]
-
-
-def _suites(suites: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Return the blocks of all suites: every task of every seed, variants side by side, curves, commands."""
-    if not suites:
-        return []
-    explanation = [
-        "One set of weights per seed. Scores are mean returns of the final policy, with search, over fresh evaluation",
-        "episodes of each task; steps are those of all tasks together. A run ends when one evaluation finds every task",
-        "at its target. Minutes are of the clock on a shared machine, pauses of the process included.",
-    ]
-    blocks = [explanation, _suite_scores(suites)]
-    for entry in suites:
-        if len({cell["variant"] for cell in entry["cells"]}) > 1:
-            blocks += _ablation(entry)
-    commands = ["```text", *(entry["command"] for entry in suites), "```"]
-    return [*blocks, _suite_curves(suites), ["To repeat them:"], commands]
-
-
-def _targets(entry: dict[str, Any]) -> dict[str, float]:
-    return {
-        task.get("name") or task["env_id"]: task["target_return"] for task in entry["config"]["env_kwargs"]["tasks"]
-    }
-
-
-def _suite_scores(suites: Sequence[dict[str, Any]]) -> list[str]:
-    table = heading("preset", "seed", "task", "target", "score", "episodes", "all targets at step", "steps", "minutes")
-    for entry in suites:
-        for cell in _cells(entry, "preset"):
-            for task, target in _targets(entry).items():
-                cells = (
-                    f"`{entry['suite']}`",
-                    cell["seed"],
-                    task,
-                    f"{target:g}",
-                    score_text(cell["scores"][task]),
-                    cell["episodes"],
-                    _step(cell["all_targets_at"]),
-                    f"{cell['steps']:,}",
-                    f"{cell['seconds'] / 60:.1f}",
-                )
-                table.append(f"| {' | '.join(map(str, cells))} |")
-    return table
-
-
-def _ablation(entry: dict[str, Any]) -> list[list[str]]:
-    """Return the variants of one suite side by side, over their seeds."""
-    tasks, budget = list(_targets(entry)), entry["config"]["total_timesteps"]
-    explanation = [
-        f"Variants of `{entry['suite']}`, means over the seeds (smallest to largest). Single tasks get their share",
-        f"of the budget of {budget:,} steps; saved is what of it comes after the first evaluation with all targets.",
-    ]
-    table = heading("variant", "seeds", *tasks, "seeds with all targets at once", "first at step", "steps", "saved")
-    order = [*_WHAT_VARIANTS_ARE, *(f"single-{task}" for task in tasks)]
-    for variant in order:
-        cells = _cells(entry, variant)
-        if not cells:
-            continue
-        reached = [cell["all_targets_at"] for cell in cells if cell["all_targets_at"] is not None]
-        single = variant.startswith("single-")
-        whole = budget // len(tasks) if single else budget
-        row = (
-            _WHAT_VARIANTS_ARE.get(variant, f"{variant.removeprefix('single-')} alone"),
-            ", ".join(str(cell["seed"]) for cell in cells),
-            *(_spread([cell["scores"][task] for cell in cells if task in cell["scores"]]) for task in tasks),
-            f"{len(reached)} of {len(cells)}",
-            _step(round(statistics.fmean(reached)) if reached else None),
-            f"{round(statistics.fmean(cell['steps'] for cell in cells)):,}",
-            f"{1 - statistics.fmean(cell['all_targets_at'] or whole for cell in cells) / whole:.0%}",
-        )
-        table.append(f"| {' | '.join(row)} |")
-    return [explanation, table]
-
-
-def _suite_curves(suites: Sequence[dict[str, Any]]) -> list[str]:
-    table = heading("preset", "variant", "seed", "task", "mean returns of the evaluations during training")
-    for entry in suites:
-        for cell in entry["cells"]:
-            for task, curve in cell["curves"].items():
-                returns = ", ".join(score_text(score) for _, score in curve)
-                cells = (f"`{entry['suite']}`", cell["variant"], str(cell["seed"]), task, returns)
-                table.append(f"| {' | '.join(cells)} |")
-    return table
-
-
-def _cells(entry: dict[str, Any], variant: str) -> list[dict[str, Any]]:
-    return [cell for cell in entry["cells"] if cell["variant"] == variant]
-
-
-def _spread(scores: Sequence[float]) -> str:
-    if not scores:
-        return "-"
-    return f"{score_text(statistics.fmean(scores))} ({score_text(min(scores))} to {score_text(max(scores))})"
-
-
-def _step(step: int | None) -> str:
-    return "never" if step is None else f"{step:,}"
-
-
 def _planning_speed(entry: dict[str, Any], algorithms: Sequence[str]) -> list[list[str]]:
     """Return the table of a benchmark of the search or of the learner, as far as it is about these algorithms."""
     names = {"muzero": "muzero", "gumbel": "gumbel_muzero"}
@@ -345,6 +220,7 @@ def main() -> None:
     write_page(docs / SCALING, render_workers(RESULTS))
     write_page(docs / ENVIRONMENTS, render_memory(MEMORY, RESULTS))
     write_comparison(SHOWN, RESULTS, docs)
+    write_pictures(RESULTS, docs)
 
 
 if __name__ == "__main__":

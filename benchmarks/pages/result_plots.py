@@ -30,6 +30,7 @@ _STYLES = {
     "PPO": 0,
     "PPO, RL Zoo's settings": 4,
     "PPO, images of 42x42 pixels": 0,
+    "PPO, entropy bonus of 0.01": 4,
     "DQN": 1,
     "SAC": 2,
     "SAC, LayerNorm in the critics": 4,
@@ -37,8 +38,10 @@ _STYLES = {
     "TD3": 3,
     "MuZero": 2,
     "Gumbel MuZero": 3,
+    "Gumbel MuZero, steady noise": 4,
     "EfficientZero": 5,
     "CrossQ": 5,
+    "CrossQ, falling learning rate": 3,
     "DroQ, two updates per step": 1,
     "TQC": 1,
 }

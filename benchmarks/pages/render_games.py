@@ -1,0 +1,65 @@
+"""Games against opponents on the pages of the algorithms that played them: a table, and a picture where many did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pages.result_tables import heading, row, versions
+
+
+def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Return all games as a table, the pictures of those over training, and how to repeat them."""
+    table = heading("preset", "seed", "steps", "simulations", "opponent", "begins", "wins", "draws", "losses")
+    for entry in played:
+        config = entry["config"]
+        for result in entry["games"]:
+            for side, begins in (("first", "agent"), ("second", "opponent")):
+                table.append(
+                    row(
+                        f"`{entry['preset']}`",
+                        config["seed"],
+                        f"{result.get('step', config['total_timesteps']):,}",
+                        result.get("simulations", entry.get("simulations")),
+                        result["opponent"],
+                        begins,
+                        *(result[side][outcome] for outcome in ("wins", "draws", "losses")),
+                    )
+                )
+    explanation = [
+        "Games of policies, which plan without noise, against opponents whose moves are drawn anew; `depth-limited:4`",
+        "looks four moves ahead:",
+    ]
+    pictures = [
+        [f"![Strength of `{entry['preset']}` over training and by simulations](../{picture_path(entry)})"]
+        for entry in played
+        if over_training(entry)
+    ]
+    commands = ["```text", *(entry["command"] for entry in played), "```"]
+    return [explanation, *pictures, table, versions(played), ["To repeat them:"], commands]
+
+
+def over_training(entry: dict[str, Any]) -> bool:
+    """Whether policies of several steps of the training played."""
+    return len({result.get("step") for result in entry["games"]}) > 1
+
+
+def picture_path(entry: dict[str, Any]) -> str:
+    """Return where the picture of a preset's games is, below `docs/`."""
+    return f"plots/games-{entry['preset']}.svg"
+
+
+def pictured_games(results: Path) -> list[dict[str, Any]]:
+    """Return the stored games of which there is a picture."""
+    stored = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("games-*.json"))]
+    return [entry for entry in stored if over_training(entry)]
+
+
+def write_pictures(results: Path, docs: Path) -> None:
+    """Draw them; needs the extra `plot`."""
+    from pages.board_plot import write_board_plot
+
+    for entry in pictured_games(results):
+        write_board_plot(entry, docs / picture_path(entry))
