@@ -14,7 +14,8 @@ import learning
 from harness import stopped_after
 from learning_suites import ACCELERATION, CELLS, MEMORY, PROOF, QUICK, Cell
 from peers.clock import Clock
-from records import SB3
+from records import OURS, RESULTS, SB3
+from rl_training.experiment.registry import list_algorithm_specs
 from rl_training.install_hint import install_hint
 
 AS_CONTRIB = ("algo_kwargs.num_steps=32", "algo_kwargs.update_epochs=20")
@@ -341,3 +342,14 @@ def test_an_interrupted_training_is_resumed_and_says_where(tmp_path: Path, monke
     assert learning.Job(other, "ours", 2, tmp_path, 2).run()["resumed_at_steps"] == [], "by other settings"
     assert whole["eval_return_mean"] == row["eval_return_mean"]
     assert whole["resumed_at_steps"] == []
+
+
+@pytest.mark.parametrize("algo", [spec.name for spec in list_algorithm_specs() if spec.tier == "stable"])
+def test_a_stable_algorithm_has_five_stored_seeds_on_two_environments(algo: str) -> None:
+    seeds: dict[str, set[int]] = {}
+    for path in RESULTS.glob("*.json"):
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        ours = "eval_return_mean" in str(summary.get("runs")) and summary.get("side", OURS) == OURS
+        if ours and summary["config"]["algo"] == algo:
+            seeds.setdefault(summary["config"]["env_id"], set()).update(run["seed"] for run in summary["runs"])
+    assert sum(len(found) >= 5 for found in seeds.values()) >= 2, seeds

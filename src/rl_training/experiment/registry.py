@@ -18,8 +18,8 @@ ENTRY_POINTS = "axiomrl.algorithms"
 _PLACE = "algo"
 _ELSEWHERE = "install the package that offers it, or name your own as module:SPEC"
 
-# An algorithm becomes stable when its learning thresholds are met over several seeds and stored in benchmarks/results.
-_STABLE = ("a2c", "discrete_sac", "dqn", "ppo", "qr_dqn", "sac", "td3")
+# An algorithm becomes stable with five seeds on each of two environments in benchmarks/results, which a test holds.
+_STABLE = ("dqn", "ppo", "sac", "td3")
 
 
 def _family(
