@@ -205,6 +205,11 @@ PROOF = (
         changes=("env_kwargs.screen_size=42", "algo_kwargs.learning_rate=0.0005", "eval_episodes=5"),
         variant="images of 42x42 pixels",
     ),
+    *(
+        _proof(f"{algo}-minatar{game}", steps, label, beside_other_lengths=True)
+        for algo, steps, label in (("ppo", 1_000_000, "1m"), ("dqn", 500_000, "500k"))
+        for game in ("breakout", "spaceinvaders")
+    ),
     # Which the preset had before.
     *(
         _proof(
@@ -215,11 +220,6 @@ PROOF = (
             variant="entropy bonus of 0.01",
             beside_other_lengths=True,
         )
-        for game in ("breakout", "spaceinvaders")
-    ),
-    *(
-        _proof(f"{algo}-minatar{game}", steps, label, beside_other_lengths=True)
-        for algo, steps, label in (("ppo", 1_000_000, "1m"), ("dqn", 500_000, "500k"))
         for game in ("breakout", "spaceinvaders")
     ),
     _proof("gumbel_muzero-breakout", 200_000, "200k", ours=2, beside_other_lengths=True),

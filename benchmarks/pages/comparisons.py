@@ -33,6 +33,8 @@ ALGORITHM_NAMES = {
     "gumbel_muzero": "Gumbel MuZero",
     "efficientzero": "EfficientZero",
 }
+SHARED_ALGORITHMS = ("ppo", "dqn", "sac", "td3")
+"""Those that stable-baselines3 has too."""
 SIDE_NAMES = {OURS: "ours", SB3: "stable-baselines3"}
 
 

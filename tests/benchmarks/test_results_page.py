@@ -108,7 +108,9 @@ def test_what_is_missing_is_said_and_not_filled_in(tmp_path: Path) -> None:
     store(tmp_path, PPO, OURS, [500.0] * 5)
     store(tmp_path, PPO, SB3, [480.0, 490.0])
     store(tmp_path, MUZERO, OURS, [500.0] * 5)
-    lines = page(tmp_path, PPO, DQN, MUZERO)
+    alone = dataclasses.replace(DQN, label="alone", sides=(OURS,))
+    lines = page(tmp_path, PPO, DQN, MUZERO, alone)
+    assert "| CartPole-v1 | DQN | nothing yet | not trained | - | 0 of 5 |" in lines
     assert "| CartPole-v1 | PPO | 500.0 [500.0, 500.0] | 485.0 | - | 5, 2 of 5 |" in lines
     assert "| CartPole-v1 | DQN | nothing yet | nothing yet | - | 0 of 5, 0 of 5 |" in lines
     assert "| CartPole-v1 | MuZero | 500.0 [500.0, 500.0] | no counterpart | - | 5 |" in lines
