@@ -33,17 +33,12 @@ SOURCES = "../benchmarks/results"
 LEAST_PROBABILITY = 0.45
 """Below this a comparison is marked: the peer's runs score higher more often."""
 NOTHING = "nothing yet"
-_VERSIONS_SHOWN = (
-    "axiomrl",
-    "stable_baselines3",
-    "torch",
-    "numpy",
-    "gymnasium",
-    "mujoco",
-    "ale-py",
-    "MinAtar",
-    "Box2D",
-)
+_VERSIONS_SHOWN = ("axiomrl", "stable_baselines3", "torch", "numpy", "gymnasium")
+# What decides how an environment behaves, by how its name begins.
+_SIMULATORS = {
+    **{"LunarLander": "Box2D", "ALE/": "ale-py", "MinAtar/": "MinAtar"},
+    **dict.fromkeys(("Hopper", "HalfCheetah", "Walker2d"), "mujoco"),
+}
 
 _INTRODUCTION = f"""\
 <!-- Written by `python benchmarks/render_results.py` from the files in `benchmarks/results/`; do not edit. -->
@@ -176,6 +171,10 @@ def _overview(comparisons: Sequence[Comparison]) -> list[str]:
     return table
 
 
+def _simulators(env_id: str) -> list[str]:
+    return [package for beginning, package in _SIMULATORS.items() if env_id.startswith(beginning)]
+
+
 def _why_alone(comparison: Comparison) -> str:
     return "not trained" if comparison.algo in SHARED_ALGORITHMS else "no counterpart"
 
@@ -278,7 +277,7 @@ def _sources(comparisons: Sequence[Comparison]) -> list[str]:
                     span([run["eval_episodes"] for run in entry.runs]),
                     changes or "none",
                     f"`{repeat_command(summary)}`",
-                    package_versions([summary], _VERSIONS_SHOWN),
+                    package_versions([summary], (*_VERSIONS_SHOWN, *_simulators(entry.env_id))),
                     machine([summary]),
                 )
             )
