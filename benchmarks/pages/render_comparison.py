@@ -36,7 +36,9 @@ NOTHING = "nothing yet"
 _VERSIONS_SHOWN = ("axiomrl", "stable_baselines3", "torch", "numpy", "gymnasium")
 # What decides how an environment behaves, by how its name begins.
 _SIMULATORS = {
-    **{"LunarLander": "Box2D", "ALE/": "ale-py", "MinAtar/": "MinAtar"},
+    "LunarLander": "Box2D",
+    "ALE/": "ale-py",
+    "MinAtar/": "MinAtar",
     **dict.fromkeys(("Hopper", "HalfCheetah", "Walker2d"), "mujoco"),
 }
 
