@@ -180,7 +180,7 @@ PROOF = (
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=20, peers=5),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
     _proof("gumbel_muzero-lunarlander", 400_000, "400k", ours=5),
-    # Which the preset had before.
+    # The preset's settings before its noise fell.
     Cell(
         "gumbel_muzero-lunarlander",
         (
@@ -210,7 +210,7 @@ PROOF = (
         for algo, steps, label in (("ppo", 1_000_000, "1m"), ("dqn", 500_000, "500k"))
         for game in ("breakout", "spaceinvaders")
     ),
-    # Which the preset had before.
+    # The presets' entropy bonus before.
     *(
         _proof(
             f"ppo-minatar{game}",

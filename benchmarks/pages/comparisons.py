@@ -33,8 +33,8 @@ ALGORITHM_NAMES = {
     "gumbel_muzero": "Gumbel MuZero",
     "efficientzero": "EfficientZero",
 }
-SHARED_ALGORITHMS = ("ppo", "dqn", "sac", "td3")
-"""Those that stable-baselines3 has too."""
+PEER_ALGORITHMS = ("ppo", "dqn", "sac", "td3")
+"""Those that can be trained on both sides (`peers/stable_baselines3_models.py`)."""
 SIDE_NAMES = {OURS: "ours", SB3: "stable-baselines3"}
 
 
@@ -129,7 +129,7 @@ class Comparison:
 
     @property
     def paired(self) -> bool:
-        """Whether the peer has such an algorithm."""
+        """Whether the peer is trained too."""
         return len(self.entries) > 1
 
     @property

@@ -16,7 +16,7 @@ from learning_suites import Cell
 from pages.aggregate import AGGREGATE, GAP, IQM, Aggregate, read_aggregate, store_aggregate
 from pages.comparisons import (
     ALGORITHM_NAMES,
-    SHARED_ALGORITHMS,
+    PEER_ALGORITHMS,
     SIDE_NAMES,
     Comparison,
     Entry,
@@ -51,7 +51,8 @@ This package and stable-baselines3 learn the same tasks by the same settings: st
 replay, number of environments. Both are built from one configuration, and what the peer cannot do is switched off on
 both sides. From the same weights and the same experience both even make
 [the same updates](../tests/algorithms/test_peer_updates.py), so that what differs is how experience is gathered and
-drawn, and chance. The planning family has no counterpart there and is shown alone.
+drawn, and chance. The planning family, CrossQ and DroQ have no counterpart there and are shown alone, as are tasks and
+settings on which the peer was not trained.
 
 The score of a seed is the mean return of its **final** policy, never of the best checkpoint, over fresh evaluation
 episodes, {EVALUATION_EPISODES} per seed; both sides play the episodes of the same seeds. Everything on this page, the
@@ -74,9 +75,10 @@ PPO on Hopper at 1M steps, planned with five of ours and three of the peer's, wa
 scored above those five; by the same random numbers both sides gather
 [the same experience](../tests/algorithms/test_peer_updates.py) there. All seeds count.
 
-Three presets were changed after results of theirs had been seen, which are shown beside the new ones: PPO on MinAtar
-(a larger entropy bonus) and Gumbel MuZero on LunarLander (noise that falls to nothing, twice the steps), both tried on
-seeds that are not shown, and CrossQ on Hopper (a falling learning rate), tried on none but those shown."""
+Some presets were changed after results of theirs had been seen, which stay on this page: PPO and SAC on Hopper
+(settings of our own in the place of RL Zoo's), PPO on MinAtar (a larger entropy bonus), Gumbel MuZero on LunarLander
+(noise and learning rate that fall to nothing, and twice the steps), and CrossQ on Hopper (a falling learning rate). For
+MinAtar and LunarLander the new settings were tried on seeds that are not shown, for CrossQ on those that are."""
 # What the suite compared before: shown, since the budget was changed after it had been seen.
 _SUPERSEDED = tuple(Cell(f"{algo}-lunarlandercontinuous", label="30k") for algo in ("sac", "td3"))
 _OVER_ALL = """\
@@ -173,12 +175,13 @@ def _overview(comparisons: Sequence[Comparison]) -> list[str]:
     return table
 
 
-def _simulators(env_id: str) -> list[str]:
+def simulators(env_id: str) -> list[str]:
+    """Return the packages whose versions decide how an environment behaves, besides Gymnasium's."""
     return [package for beginning, package in _SIMULATORS.items() if env_id.startswith(beginning)]
 
 
 def _why_alone(comparison: Comparison) -> str:
-    return "not trained" if comparison.algo in SHARED_ALGORITHMS else "no counterpart"
+    return "not trained" if comparison.algo in PEER_ALGORITHMS else "no counterpart"
 
 
 def _over_all(aggregate: Aggregate | None) -> list[str]:
@@ -279,7 +282,7 @@ def _sources(comparisons: Sequence[Comparison]) -> list[str]:
                     span([run["eval_episodes"] for run in entry.runs]),
                     changes or "none",
                     f"`{repeat_command(summary)}`",
-                    package_versions([summary], (*_VERSIONS_SHOWN, *_simulators(entry.env_id))),
+                    package_versions([summary], (*_VERSIONS_SHOWN, *simulators(entry.env_id))),
                     machine([summary]),
                 )
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 from pages.result_tables import heading, score_text
 from rl_training.experiment.statistics import probability_of_improvement, probability_of_improvement_interval
-from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
+from rl_training.zoo.leaderboard import SEEDS_FOR_TRUST
 
 _WHAT_VARIANTS_ARE = {
     "preset": "experts and scaling (the preset)",
@@ -86,27 +86,31 @@ def _ablation(entry: dict[str, Any]) -> list[list[str]]:
             f"{1 - statistics.fmean(cell['all_targets_at'] or whole for cell in cells) / whole:.0%}",
         )
         table.append(f"| {' | '.join(row)} |")
-    return [explanation, table, [_verdict(entry, tasks)]]
+    return [explanation, table, *_verdict(entry, tasks)]
 
 
-def _verdict(entry: dict[str, Any], tasks: Sequence[str]) -> str:
-    """Return, in a sentence, where intervals tell the preset from its variants and where they do not."""
+def _verdict(entry: dict[str, Any], tasks: Sequence[str]) -> list[list[str]]:
+    """Return, in a sentence, where intervals tell the preset from its variants, of seeds enough to trust them."""
     preset = _cells(entry, "preset")
     parts = []
     for variant in ("dense", "no-scaling"):
         others = _cells(entry, variant)
         for task in tasks:
             ours, theirs = ([cell["scores"][task] for cell in cells] for cells in (preset, others))
-            if min(len(ours), len(theirs)) < SEEDS_FOR_INTERVAL:
+            if min(len(ours), len(theirs)) < SEEDS_FOR_TRUST:
                 continue
             low, high = probability_of_improvement_interval(ours, theirs)
             known = "above" if low > 0.5 else "below" if high < 0.5 else "no difference shown"
             chance = probability_of_improvement(ours, theirs)
             parts.append(f"{task} against {variant} {chance:.2f} [{low:.2f}, {high:.2f}], {known}")
-    return (
-        "Probability that a seed of the preset scores above one of a variant, with 95 % intervals (0.5: no "
-        f"difference): {'; '.join(parts)}."
-    )
+    if not parts:
+        return []
+    return [
+        [
+            "Probability that a seed of the preset scores above one of a variant, with 95 % intervals (0.5: no",
+            f"difference): {'; '.join(parts)}.",
+        ]
+    ]
 
 
 def _suite_curves(suites: Sequence[dict[str, Any]]) -> list[str]:

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
         resume,
         train,
     )
-    from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACParams
     from rl_training.algorithms.dqn import DQN
-    from rl_training.algorithms.params.dqn_params import DQNParams, QRDQNParams
-    from rl_training.algorithms.params.ppo_params import A2CParams, PPOParams
+    from rl_training.algorithms.params.dqn_params import DQNParams
+    from rl_training.algorithms.params.ppo_params import PPOParams
     from rl_training.algorithms.params.sac_params import SACParams
     from rl_training.algorithms.ppo import PPO
     from rl_training.algorithms.sac import SAC
@@ -38,16 +37,12 @@ __all__ = [
     "PPO",
     "SAC",
     "TD3",
-    "A2CParams",
     "AxiomError",
     "Callback",
     "DQNParams",
     "DefaultExperimentManager",
-    "DiscreteSAC",
-    "DiscreteSACParams",
     "EarlyStopping",
     "PPOParams",
-    "QRDQNParams",
     "SACParams",
     "TD3Params",
     "TrainConfig",
@@ -62,11 +57,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "discrete_sac": ("DiscreteSAC", "DiscreteSACParams"),
     "dqn": ("DQN",),
-    "params.dqn_params": ("DQNParams", "QRDQNParams"),
+    "params.dqn_params": ("DQNParams",),
     "ppo": ("PPO",),
-    "params.ppo_params": ("A2CParams", "PPOParams"),
+    "params.ppo_params": ("PPOParams",),
     "params.sac_params": ("SACParams",),
     "sac": ("SAC",),
     "td3": ("TD3", "TD3Params"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pages.render_games import game_blocks, picture_path
+from pages.render_games import game_blocks, picture_path, write_pictures
 from pages.render_suites import suite_blocks
 
 
@@ -64,17 +66,29 @@ def test_games_over_training_have_a_picture_and_others_a_table_alone() -> None:
     assert picture_path(entry) not in alone
 
 
+def test_the_picture_of_games_is_drawn_from_their_file(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from pages.board_plot import fingerprint
+
+    entry = {"preset": "four", "games": [games(900, 32, "deep", 7), games(100, 32, "deep", 2)]}
+    (tmp_path / "games-four.json").write_text(json.dumps(entry))
+    (tmp_path / "games-three.json").write_text(json.dumps({"preset": "three", "games": [games(900, 32, "deep", 7)]}))
+    write_pictures(tmp_path, tmp_path)
+    assert fingerprint(entry) in (tmp_path / picture_path(entry)).read_text()
+    assert len(list(tmp_path.glob("plots/*"))) == 1
+
+
 @pytest.mark.parametrize(
     ("dense", "words"),
     [
-        ([0.1, 0.2, 0.3], "Task against dense 1.00 [1.00, 1.00], above."),
-        ([0.1, 0.6, 0.9], "no difference shown."),
-        ([0.8, 0.9, 1.0], "Task against dense 0.00 [0.00, 0.00], below."),
+        ([0.1, 0.2, 0.3, 0.1, 0.2], "Task against dense 1.00 [1.00, 1.00], above."),
+        ([0.1, 0.6, 0.9, 0.4, 0.8], "no difference shown."),
+        ([0.8, 0.9, 1.0, 0.9, 1.0], "Task against dense 0.00 [0.00, 0.00], below."),
     ],
 )
 def test_variants_differ_where_the_interval_says_so(dense: list[float], words: str) -> None:
-    assert words in str(suite_blocks([suite(preset=[0.5, 0.6, 0.7], dense=dense)]))
+    assert words in str(suite_blocks([suite(preset=[0.5, 0.6, 0.7, 0.5, 0.6], dense=dense)]))
 
 
 def test_too_few_seeds_say_nothing_about_a_variant() -> None:
-    assert "against dense" not in str(suite_blocks([suite(preset=[0.5, 0.6, 0.7], dense=[0.1])]))
+    assert "Probability" not in str(suite_blocks([suite(preset=[0.5, 0.6, 0.7], dense=[0.1, 0.2, 0.3])]))

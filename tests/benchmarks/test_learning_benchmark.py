@@ -349,7 +349,9 @@ def test_a_stable_algorithm_has_five_stored_seeds_on_two_environments(algo: str)
     seeds: dict[str, set[int]] = {}
     for path in RESULTS.glob("*.json"):
         summary = json.loads(path.read_text(encoding="utf-8"))
-        ours = "eval_return_mean" in str(summary.get("runs")) and summary.get("side", OURS) == OURS
+        ours = (
+            all("eval_return_mean" in run for run in summary.get("runs") or [{}]) and summary.get("side", OURS) == OURS
+        )
         if ours and summary["config"]["algo"] == algo:
             seeds.setdefault(summary["config"]["env_id"], set()).update(run["seed"] for run in summary["runs"])
     assert sum(len(found) >= 5 for found in seeds.values()) >= 2, seeds

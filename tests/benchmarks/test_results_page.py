@@ -19,10 +19,11 @@ from pages import render_memory
 from pages.aggregate import AGGREGATE, GAP, IQM, describe, read_aggregate
 from pages.comparisons import Comparison, environments, read_comparisons
 from pages.long_trainings import long_training_blocks
-from pages.render_comparison import plot_path, render_comparison, write_comparison
+from pages.render_comparison import plot_path, render_comparison, simulators, write_comparison
 from pages.render_games import picture_path, pictured_games
 from records import OURS, RESULTS, SB3
 from render_results import BEGIN, END
+from rl_training.envs.lookup import find_spec
 from rl_training.runtime.run_utils import serialize_train_config
 
 DOCS = ROOT / "docs"
@@ -377,5 +378,7 @@ def test_every_shown_file_tells_where_its_numbers_come_from(cell: Cell) -> None:
         assert all(run["eval_episodes"] == EVALUATION_EPISODES for run in entry.runs)
         assert summary["command"].startswith("python benchmarks/learning.py ")
         assert {"python", "processor"} <= summary["machine"].keys()
-        packages = ["torch", "gymnasium", "stable_baselines3" if entry.side == SB3 else "axiomrl"]
+        simulator = simulators(entry.env_id)
+        assert simulator or find_spec(entry.env_id).entry_point.startswith("gymnasium.envs.classic_control")
+        packages = ["torch", "gymnasium", *simulator, "stable_baselines3" if entry.side == SB3 else "axiomrl"]
         assert [package for package in packages if not summary["versions"].get(package)] == [], f"{name} lacks versions"

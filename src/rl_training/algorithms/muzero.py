@@ -40,9 +40,12 @@ def search_rule(params: PlanningParams) -> Rule:
     return Puct(dirichlet_alpha=params.dirichlet_alpha, transform=scale(epsilon=params.smallest_value_range))
 
 
-def exploration(controls: Mapping[str, float]) -> float:
-    """Return the amount of noise at the root: the fraction of Dirichlet noise (PUCT) or the scale of Gumbel noise."""
-    return controls.get("root_exploration_fraction", controls.get("gumbel_scale", 1.0))
+def exploration(controls: Mapping[str, float], *, acting: bool = True) -> float:
+    """Return the amount of noise at the root: the fraction of Dirichlet noise (PUCT) or the scale of Gumbel noise.
+
+    The scale is that of acting; reanalysis, which would learn the action tried first, keeps the whole Gumbel noise.
+    """
+    return controls.get("root_exploration_fraction", controls.get("gumbel_scale", 1.0) if acting else 1.0)
 
 
 class MuZero(PlanningAlgorithm):

@@ -243,7 +243,7 @@ class PlanningLoop(ABC):
             rows,
             weight,
             num_simulations=int(controls["num_simulations"]),
-            exploration=exploration(controls),
+            exploration=exploration(controls, acting=False),
             total_timesteps=self.session.config.total_timesteps,
             draws=self.draws,
         )

@@ -27,6 +27,7 @@ def test_it_trains_and_hands_over_its_policy(tmp_path: Path, kind: str) -> None:
     assert row.keys() >= COMMON_METRICS
     assert not row.keys() & (EXPLORATION | {"loss_consistency"})  # there is no temperature and no Dirichlet noise
     assert type(row["num_simulations"]) is int
+    assert row["gumbel_scale"] == 1.0
     policy = load_policy(result.run_dir)
     observation = policy.observation_space.sample()
     choices: list[dict[str, Any]] = [{}, {"num_simulations": 4}]
@@ -66,6 +67,31 @@ def test_every_search_of_training_has_noise_of_its_own(tmp_path: Path, monkeypat
     first, second = noises[: STEPS // 2], noises[STEPS // 2 :]
     assert len({noise.tobytes() for noise in first}) == STEPS // 2
     np.testing.assert_array_equal(first, second)  # and repeats with the seed
+
+
+def test_noise_that_falls_does_so_in_acting_and_not_in_reanalysis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acting: list[float] = []
+    reanalysis: list[float] = []
+    plan, search_again = MuZero.plan, MuZero.search_again
+
+    def watched_plan(self: MuZero, *arguments: Any) -> Any:
+        found = plan(self, *arguments)
+        acting.append(float(np.abs(self.search.tree.gumbel).mean()))
+        return found
+
+    def watched_again(self: MuZero, observation: Any, **settings: Any) -> Any:
+        reanalysis.append(settings["exploration"])
+        return search_again(self, observation, **settings)
+
+    monkeypatch.setattr(MuZero, "plan", watched_plan)
+    monkeypatch.setattr(MuZero, "search_again", watched_again)
+    settings = {"gumbel_scale_schedule": "linear", "reanalyze_ratio": 1.0}
+    result = train_tiny(tmp_path, ALGO, "CartPole-v1", algo_kwargs=settings)
+    assert np.mean(acting[-5:]) < 0.3 * np.mean(acting[:5])
+    assert result.metrics["gumbel_scale"] < 0.1
+    assert set(reanalysis) == {1.0}
 
 
 def test_scheduled_simulations_reach_the_metrics_and_change_no_configuration(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class PlanningParams(ExperienceParams):
     max_considered_actions: Annotated[int, Ge(1)] = 16
     """Gumbel: largest number of actions considered at the root."""
     gumbel_scale: Annotated[float, Ge(0)] = 1.0
-    """Gumbel: factor of the noise at the root in training; less than 1 acts closer to what the search thinks best."""
+    """Gumbel: factor of the noise at the root when acting in training; 0: none. Reanalysis keeps the whole noise."""
     gumbel_scale_schedule: ScheduleSpec | None = None
     """How that factor changes over the run."""
     gumbel_scale_warmup_steps: Annotated[int, Ge(0)] = 0
