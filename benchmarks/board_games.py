@@ -75,6 +75,16 @@ def side_of(slot: EnvSlot) -> str:
     return SIDES[not slot.env.unwrapped.agent_first]  # type: ignore[attr-defined]
 
 
+def training_config(options: argparse.Namespace) -> TrainConfig:
+    """Return the configuration of the training, which keeps as many checkpoints as are to play."""
+    overrides = {"seed": options.seed, "output_dir": str(options.output_dir)}
+    config = load_config(preset=options.preset, overrides=overrides)
+    if not options.checkpoints:
+        return config
+    kept = (f"checkpoint_interval={config.total_timesteps // options.checkpoints}", "keep_checkpoints=null")
+    return load_config(preset=options.preset, overrides=overrides, set_values=kept)
+
+
 def settings(config: TrainConfig) -> dict[str, Any]:
     """Return all that decides what a run learns."""
     return {key: value for key, value in serialize_train_config(config).items() if key not in _NOT_LEARNED}
@@ -121,11 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output-dir", type=Path, default=Path("runs/learning"), help="where the run directory goes")
     options = parser.parse_args(arguments)
     logging.getLogger("rl_training").setLevel(logging.ERROR)
-    overrides = {"seed": options.seed, "output_dir": str(options.output_dir)}
-    config = load_config(preset=options.preset, overrides=overrides)
-    if options.checkpoints:
-        kept = {"checkpoint_interval": config.total_timesteps // options.checkpoints, "keep_checkpoints": None}
-        config = load_config(preset=options.preset, overrides=overrides | kept)
+    config = training_config(options)
     plain, clock = settings(config), SavedClock()
     run_dir = options.run or train_or_resume(config, clock).run_dir
     times = {} if options.run else clock.read()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from board_games import command, play, settings
+from board_games import command, play, settings, training_config
 from board_parts import CONNECT_FOUR, TICTACTOE
 from rl_training.experiment.configuration.config_files import load_config
 
@@ -58,6 +60,14 @@ def test_what_a_run_keeps_does_not_decide_what_it_learns() -> None:
     plain, kept = (load_config(preset=preset, set_values=values) for values in ((), ("keep_checkpoints=null",)))
     other = load_config(preset=preset, set_values=("algo_kwargs.n_step=7",))
     assert settings(plain) == settings(kept) != settings(other)
+
+
+def test_checkpoints_that_are_to_play_are_kept() -> None:
+    options = argparse.Namespace(preset="gumbel_muzero-connectfour", seed=3, output_dir=Path("runs"), checkpoints=10)
+    config = training_config(options)
+    assert (config.seed, config.keep_checkpoints, config.checkpoint_interval) == (3, None, config.total_timesteps // 10)
+    options.checkpoints = 0
+    assert training_config(options) == load_config(preset=options.preset, set_values=("seed=3", "output_dir=runs"))
 
 
 def test_the_stored_command_repeats_the_games() -> None:
