@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         train,
     )
     from rl_training.algorithms.dqn import DQN
+    from rl_training.algorithms.gumbel_muzero import GumbelMuZero, GumbelMuZeroParams
     from rl_training.algorithms.params.dqn_params import DQNParams
     from rl_training.algorithms.params.ppo_params import PPOParams
     from rl_training.algorithms.params.sac_params import SACParams
@@ -42,6 +43,8 @@ __all__ = [
     "DQNParams",
     "DefaultExperimentManager",
     "EarlyStopping",
+    "GumbelMuZero",
+    "GumbelMuZeroParams",
     "PPOParams",
     "SACParams",
     "TD3Params",
@@ -58,6 +61,7 @@ __all__ = [
 
 _MODULES = {
     "dqn": ("DQN",),
+    "gumbel_muzero": ("GumbelMuZero", "GumbelMuZeroParams"),
     "params.dqn_params": ("DQNParams",),
     "ppo": ("PPO",),
     "params.ppo_params": ("PPOParams",),

@@ -19,7 +19,7 @@ _PLACE = "algo"
 _ELSEWHERE = "install the package that offers it, or name your own as module:SPEC"
 
 # An algorithm becomes stable with five seeds on each of two environments in benchmarks/results, which a test holds.
-_STABLE = ("dqn", "ppo", "sac", "td3")
+_STABLE = ("dqn", "gumbel_muzero", "ppo", "sac", "td3")
 
 
 def _family(
