@@ -154,6 +154,7 @@ PROOF = (
     _proof("ppo-halfcheetah", 1_000_000, "1m", ours=5, peers=3),
     _proof("sac-hopper", 200_000, "200k", ours=3, peers=2),
     _proof("sac-hopper", 200_000, "zoo-200k", changes=ZOO_SAC, variant=_ZOO),
+    _proof("sac-hopper", 100_000, "100k"),
     _proof("crossq-hopper", 100_000, "100k"),
     _proof(
         "crossq-hopper",
