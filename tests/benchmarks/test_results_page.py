@@ -379,6 +379,6 @@ def test_every_shown_file_tells_where_its_numbers_come_from(cell: Cell) -> None:
         assert summary["command"].startswith("python benchmarks/learning.py ")
         assert {"python", "processor"} <= summary["machine"].keys()
         simulator = simulators(entry.env_id)
-        assert simulator or find_spec(entry.env_id).entry_point.startswith("gymnasium.envs.classic_control")
+        assert simulator or str(find_spec(entry.env_id).entry_point).startswith("gymnasium.envs.classic_control")
         packages = ["torch", "gymnasium", *simulator, "stable_baselines3" if entry.side == SB3 else "axiomrl"]
         assert [package for package in packages if not summary["versions"].get(package)] == [], f"{name} lacks versions"
