@@ -48,8 +48,8 @@ def test_a_picture_of_games_has_a_line_per_opponent_over_training_and_over_simul
     figure = draw({"games": [*played, games(900, 8, "random", 5), games(900, 8, "deep", 0)]})
     training, simulations = figure.axes
     assert [line.get_label() for line in training.lines] == ["random", "deep"]
-    np.testing.assert_allclose(training.lines[0].get_xydata(), [[100, -0.7], [900, 0.9]])
-    np.testing.assert_allclose(simulations.lines[1].get_xydata(), [[8, -0.9], [32, 0.9]])
+    np.testing.assert_allclose(np.array(training.lines[0].get_xydata(), np.float64), [[100, -0.7], [900, 0.9]])
+    np.testing.assert_allclose(np.array(simulations.lines[1].get_xydata(), np.float64), [[8, -0.9], [32, 0.9]])
 
 
 def test_games_over_training_have_a_picture_and_others_a_table_alone() -> None:
