@@ -4,7 +4,8 @@
     python benchmarks/scalezero.py --preset scalezero-pair --seeds 1,2,3 --variants all
 
 Variants: `preset` as it is; `dense`, whose feed-forward layers have no experts; `no-scaling`, which trains every task
-to the end; `single-<task>`, the same code with one task for its share of the steps. A cell that the file already holds
+to the end; `large-adapters`, of four times the rank; `long-first-stage`, whose stage 0 lasts two thirds of the run at
+the least; `single-<task>`, the same code with one task for its share of the steps. A cell that the file already holds
 is not trained again. Scores are means over fresh evaluation episodes of the final policy, with search.
 """
 
@@ -27,7 +28,7 @@ from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.runtime.workflows import evaluate, train
 
 EVALUATION_EPISODES = 50
-WHOLE = ("preset", "dense", "no-scaling")
+WHOLE = ("preset", "dense", "no-scaling", "large-adapters", "long-first-stage")
 SINGLE = "single-"
 
 
@@ -38,6 +39,10 @@ def variant_config(preset: str, variant: str, seed: int, output_dir: Path) -> Tr
         raw["algo_kwargs"]["experts"] = 1
     elif variant == "no-scaling":
         raw["algo_kwargs"]["parameter_scaling"] = False
+    elif variant == "large-adapters":
+        raw["algo_kwargs"]["adapter_rank"] = 32
+    elif variant == "long-first-stage":
+        raw["algo_kwargs"]["first_stage_steps"] = raw["total_timesteps"] * 2 // 3
     elif variant.startswith(SINGLE):
         tasks = raw["env_kwargs"]["tasks"]
         share = len(tasks)

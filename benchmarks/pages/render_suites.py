@@ -14,6 +14,8 @@ _WHAT_VARIANTS_ARE = {
     "preset": "experts and scaling (the preset)",
     "dense": "dense layers instead of experts",
     "no-scaling": "scaling off: every task to the end",
+    "large-adapters": "adapters of rank 32 instead of 8",
+    "long-first-stage": "stage 0 for two thirds of the run at the least",
 }
 
 
@@ -93,7 +95,7 @@ def _verdict(entry: dict[str, Any], tasks: Sequence[str]) -> list[list[str]]:
     """Return, in a sentence, where intervals tell the preset from its variants, of seeds enough to trust them."""
     preset = _cells(entry, "preset")
     parts = []
-    for variant in ("dense", "no-scaling"):
+    for variant in list(_WHAT_VARIANTS_ARE)[1:]:
         others = _cells(entry, variant)
         for task in tasks:
             ours, theirs = ([cell["scores"][task] for cell in cells] for cells in (preset, others))

@@ -33,11 +33,17 @@ class ScalableAlgorithm(Protocol):
 class ParameterScaling(Callback):
     """Tracks the solved tasks and decides when the next stage begins."""
 
-    def __init__(self, tasks: Sequence[Task], *, adapters: int, stage_steps: int, reopen: bool) -> None:
-        """`stage_steps` is the largest number of environment steps of a stage; `reopen` lets forgotten tasks return."""
+    def __init__(
+        self, tasks: Sequence[Task], *, adapters: int, stage_steps: int, reopen: bool, first_stage_steps: int = 0
+    ) -> None:
+        """`stage_steps` is the largest number of environment steps of a stage; `reopen` lets forgotten tasks return.
+
+        `first_stage_steps` is the smallest number of steps of stage 0, and comes before `stage_steps`.
+        """
         self.tasks = tuple(tasks)
         self.adapters = adapters
         self.stage_steps = stage_steps
+        self.first_stage_steps = first_stage_steps
         self.reopen = reopen
         self.algorithm: ScalableAlgorithm | None = None
         self.at_target: set[int] = set()
@@ -85,7 +91,7 @@ class ParameterScaling(Callback):
     def _next_stage_due(self, stage: int, step: int) -> bool:
         """Return whether one adapter's share of the tasks was solved in this stage, or the stage is at its end."""
         remaining = self.adapters - stage
-        if remaining == 0:
+        if remaining == 0 or (stage == 0 and step < self.first_stage_steps):
             return False
         enough = math.ceil(len(self._unsolved_then) / remaining)
         return len(self._unsolved_then & self.solved) >= enough or step - self._began >= self.stage_steps

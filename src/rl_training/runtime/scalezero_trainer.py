@@ -57,6 +57,7 @@ def make_scaling(config: TrainConfig) -> ParameterScaling | None:
         adapters=params.adapters,
         stage_steps=params.stage_steps or -(-config.total_timesteps // stages),
         reopen=params.reopen_tasks,
+        first_stage_steps=params.first_stage_steps,
     )
 
 

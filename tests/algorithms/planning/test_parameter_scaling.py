@@ -41,10 +41,18 @@ class Learner:
 class Scene:
     """A callback with its learner, and what it asked of the run."""
 
-    def __init__(self, tasks: int, adapters: int, *, stage_steps: int = FOREVER, reopen: bool = True) -> None:
+    def __init__(
+        self, tasks: int, adapters: int, *, stage_steps: int = FOREVER, reopen: bool = True, first_stage_steps: int = 0
+    ) -> None:
         self.tasks = [Task(f"t{number}", "Env-v0", {}, TARGETS[number]) for number in range(tasks)]
         self.learner = Learner(trained=list(range(tasks)))
-        self.scaling = ParameterScaling(self.tasks, adapters=adapters, stage_steps=stage_steps, reopen=reopen)
+        self.options: dict[str, Any] = {
+            "adapters": adapters,
+            "stage_steps": stage_steps,
+            "reopen": reopen,
+            "first_stage_steps": first_stage_steps,
+        }
+        self.scaling = ParameterScaling(self.tasks, **self.options)
         self.scaling.algorithm = self.learner
         self.stops: list[str] = []
 
@@ -66,9 +74,8 @@ class Scene:
 
     def restored(self) -> Scene:
         """Return a new scene that goes on from what a checkpoint holds, the stage being the learner's to keep."""
-        scaling = self.scaling
-        scene = Scene(len(self.tasks), scaling.adapters, stage_steps=scaling.stage_steps, reopen=scaling.reopen)
-        scene.scaling.load_state_dict(json.loads(json.dumps(scaling.state_dict())))
+        scene = Scene(len(self.tasks), **self.options)
+        scene.scaling.load_state_dict(json.loads(json.dumps(self.scaling.state_dict())))
         scene.learner = Learner(self.learner.stage, list(self.learner.trained))
         scene.scaling.algorithm = scene.learner
         return scene
@@ -200,6 +207,20 @@ def test_the_steps_of_a_stage_count_from_the_one_before_it_ended() -> None:
     assert scene.learner.stage == 2
 
 
+@pytest.mark.parametrize(
+    ("first_stage_steps", "stages"),
+    [(100, [1, 2, 2, 2]), (200, [0, 1, 2, 2]), (300, [0, 0, 1, 2]), (301, [0, 0, 0, 1])],
+)
+def test_stage_0_lasts_so_many_steps_at_least_whatever_is_solved(first_stage_steps: int, stages: list[int]) -> None:
+    scene = Scene(3, 2, stage_steps=100, first_stage_steps=first_stage_steps)
+    found = []
+    for step in range(100, 500, 100):
+        scene.evaluate(step, {0, 1})
+        found.append(scene.learner.stage)
+    assert found == stages
+    assert scene.learner.trained == [2]  # what is solved leaves training all the same
+
+
 def test_no_stage_begins_for_a_run_whose_tasks_are_all_solved() -> None:
     scene = Scene(2, 2, stage_steps=100)
     scene.evaluate(500, {0, 1})
@@ -234,6 +255,7 @@ def histories(draw: st.DrawFn) -> tuple[dict[str, Any], list[tuple[int, set[int]
         "adapters": draw(st.integers(1, 4)),
         "stage_steps": draw(st.integers(1, 12)),
         "reopen": draw(st.booleans()),
+        "first_stage_steps": draw(st.integers(0, 20)),
     }
     steps = draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
     evaluations = [(sum(steps[: number + 1]), draw(st.sets(st.integers(0, tasks - 1)))) for number in range(len(steps))]
@@ -276,9 +298,12 @@ def test_parameters_scale_where_every_task_has_a_target_or_as_it_is_asked() -> N
     scaling = scaling_of([cart])
     assert scaling is not None
     assert (scaling.adapters, scaling.stage_steps, scaling.reopen) == (2, 1667, True)  # 5000 steps in three stages
+    assert scaling.first_stage_steps == 0
     assert [task.name for task in scaling.tasks] == ["CartPole-v1"]
-    scaling = scaling_of([cart], adapters=4, stage_steps=70, reopen_tasks=False, parameter_scaling=True)
+    scaling = scaling_of(
+        [cart], adapters=4, stage_steps=70, reopen_tasks=False, first_stage_steps=90, parameter_scaling=True
+    )
     assert scaling is not None
-    assert (scaling.adapters, scaling.stage_steps, scaling.reopen) == (4, 70, False)
+    assert (scaling.adapters, scaling.stage_steps, scaling.reopen, scaling.first_stage_steps) == (4, 70, False, 90)
     assert scaling_of([cart, acro]) is None
     assert scaling_of([cart], parameter_scaling=False) is None

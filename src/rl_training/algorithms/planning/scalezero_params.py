@@ -27,7 +27,7 @@ class ScaleZeroParams(PlanningParams):
         **rules(NETWORKS, "width", "layers", "heads", "context_steps", "experts", "top_k", "expert_size"),
         **rules(NETWORKS, "adapters", "adapter_rank"),
         **rules(FREE, "latent_coef", "entropy_coef", "balance_coef", "reopen_tasks"),
-        **rules(STAGES, "parameter_scaling", "stage_steps"),
+        **rules(STAGES, "parameter_scaling", "stage_steps", "first_stage_steps"),
     }
 
     search: Literal["puct", "gumbel"] = "gumbel"
@@ -72,6 +72,8 @@ class ScaleZeroParams(PlanningParams):
     """Rank of each adapter."""
     stage_steps: Annotated[int, Ge(1)] | None = None
     """Steps of a stage; the next stage begins with the first evaluation after them; null: equal shares of the run."""
+    first_stage_steps: Annotated[int, Ge(0)] = 0
+    """Steps of stage 0, which trains the whole backbone, at the least, whatever is solved and stage_steps says."""
     reopen_tasks: bool = True
     """A solved task that is later evaluated below its target returns to training and does not leave it again."""
 
