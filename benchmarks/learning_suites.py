@@ -149,7 +149,7 @@ ZOO_SAC = ("env_kwargs.normalize_observation=false", "algo_kwargs.learning_rate_
 """RL Zoo's settings, which the preset had before."""
 # In the order of what people look at first: where hours run out, the end is missing.
 PROOF = (
-    _proof("ppo-hopper", 1_000_000, "1m", ours=10, peers=5),
+    _proof("ppo-hopper", 1_000_000, "1m", ours=10, peers=10),
     _proof("ppo-hopper", 1_000_000, "zoo-1m", ours=5, changes=_ZOO_HOPPER, variant=_ZOO),
     _proof("ppo-halfcheetah", 1_000_000, "1m", ours=5, peers=3),
     _proof("sac-hopper", 200_000, "200k", ours=3, peers=2),
@@ -178,7 +178,7 @@ PROOF = (
         changes=("algo_kwargs.gradient_steps=2", "algo_kwargs.policy_delay=2"),
         variant="two updates per step",
     ),
-    _proof("ppo-lunarlander", 1_000_000, "1m", ours=20, peers=5),
+    _proof("ppo-lunarlander", 1_000_000, "1m", ours=20, peers=10),
     _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
     _proof("gumbel_muzero-lunarlander", 400_000, "400k", ours=5),
     # The preset's settings before its noise fell.
@@ -224,6 +224,7 @@ PROOF = (
         for game in ("breakout", "spaceinvaders")
     ),
     _proof("gumbel_muzero-breakout", 200_000, "200k", ours=2, beside_other_lengths=True),
+    _proof("rainbow-minatarbreakout", 500_000, "500k", beside_other_lengths=True),
     _proof("ppo-walker2d", 1_000_000, "1m"),
     _proof("tqc-hopper", 200_000, "200k"),
     _proof("td3-hopper", 200_000, "200k"),

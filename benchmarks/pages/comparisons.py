@@ -29,6 +29,7 @@ ALGORITHM_NAMES = {
     "crossq": "CrossQ",
     "droq": "DroQ",
     "tqc": "TQC",
+    "rainbow": "Rainbow",
     "muzero": "MuZero",
     "gumbel_muzero": "Gumbel MuZero",
     "efficientzero": "EfficientZero",

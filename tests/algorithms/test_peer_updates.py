@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -41,6 +42,7 @@ from peers.stable_baselines3_models import make_peer
 
 ROWS, UPDATES, RATE = 32, 20, 1e-3
 SEED, STEPS, ROLLOUTS = 1, 256, 3
+TIME_LIMIT = 15  # steps, so that some episodes are cut off and others end
 NOISE, ORDER = 5, 6  # seeds of the random numbers of both sides
 
 
@@ -244,6 +246,7 @@ class OurSide:
 
 def test_ppo_gathers_and_learns_on_hopper_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
+    monkeypatch.setattr(gymnasium.envs.registry["Hopper-v5"], "max_episode_steps", TIME_LIMIT)
     config = hopper()
     peer = make_peer(config)
     peer.set_logger(Logger(None, []))
@@ -267,14 +270,17 @@ def test_ppo_gathers_and_learns_on_hopper_as_the_peer_does(monkeypatch: pytest.M
             rollout, theirs = ours.collector.collect(controls), peer.rollout_buffer
             assert rollout is not None
             batch = ours.algorithm.prepare(rollout)
+            # The peer pays the value of what a time limit cut off with the reward.
+            paid = rollout.reward + peer.gamma * rollout.final_value * rollout.truncated
             for mine, other in (
                 (rollout.observation, theirs.observations),
                 (rollout.action, theirs.actions),
-                (rollout.reward, theirs.rewards),  # nothing is truncated so early
+                (paid, theirs.rewards),
                 (batch.advantage.view(STEPS, 1), theirs.advantages),
             ):
                 np.testing.assert_allclose(np.asarray(mine), other, rtol=1e-3, atol=1e-3)
             assert rollout.terminated.any()
+            assert rollout.truncated.any()
             ours.algorithm.improve(batch, controls, ours.order)
 
         def _on_rollout_start(self) -> None:

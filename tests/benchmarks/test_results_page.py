@@ -301,8 +301,11 @@ def test_trainings_of_other_lengths_share_a_picture_only_where_their_cells_say_s
         store(tmp_path, cell, OURS, [1.0])
     apart = [dataclasses.replace(cell, beside_other_lengths=False) for cell in cells]
     together = environments(read_comparisons(cells, tmp_path))
-    assert [one.algo for one in together["MinAtar/Breakout-v1"]] == ["ppo", "dqn", "gumbel_muzero"]
-    assert all(len(found) == 1 for found in environments(read_comparisons(apart, tmp_path)).values())
+    assert [one.algo for one in together["MinAtar/Breakout-v1"]] == ["ppo", "dqn", "gumbel_muzero", "rainbow"]
+    assert len({one.steps for one in together["MinAtar/Breakout-v1"]}) == 3
+    assert all(
+        len({one.steps for one in found}) == 1 for found in environments(read_comparisons(apart, tmp_path)).values()
+    )
 
 
 def test_the_page_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
