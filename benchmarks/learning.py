@@ -55,6 +55,8 @@ from rl_training.zoo.leaderboard import SEEDS_FOR_INTERVAL
 SUITES = {"full": CELLS, "acceleration": ACCELERATION, "proof": PROOF, "memory": MEMORY, "workers": WORKERS}
 EVALUATION_EPISODES, QUICK_EPISODES = 100, 10
 PER_RUN = ("seed", "output_dir")
+CONTRIBUTED = ("tqc", "crossq")
+"""Algorithms of the peer's package of contributions."""
 STORED_SCORES = ("eval_return_mean", "eval_return_std", "eval_episodes", "eval_env_success")
 
 
@@ -103,10 +105,11 @@ class Job:
     def lacks(self) -> list[str]:
         """Return which packages are missing to train, and how to get them."""
         needs = [SB3] if self.side == SB3 else []
-        if self.side == SB3 and self.config().algo_kwargs.get("recurrent") is not None:
+        config = self.config()
+        if self.side == SB3 and (config.algo_kwargs.get("recurrent") is not None or config.algo in CONTRIBUTED):
             needs.append(SB3_CONTRIB)
         try:
-            if "box2d" in str(find_spec(self.config().task_name).entry_point):
+            if "box2d" in str(find_spec(config.task_name).entry_point):
                 needs.append("Box2D")
         except MissingExtraError as error:
             return [str(error)]

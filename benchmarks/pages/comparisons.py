@@ -34,8 +34,8 @@ ALGORITHM_NAMES = {
     "gumbel_muzero": "Gumbel MuZero",
     "efficientzero": "EfficientZero",
 }
-PEER_ALGORITHMS = ("ppo", "dqn", "sac", "td3")
-"""Those that can be trained on both sides (`peers/stable_baselines3_models.py`)."""
+PEER_ALGORITHMS = ("ppo", "dqn", "sac", "td3", "tqc", "crossq")
+"""Those that can be trained on both sides (`peers/stable_baselines3_models.py`), the last two by sb3-contrib."""
 SIDE_NAMES = {OURS: "ours", SB3: "stable-baselines3"}
 
 

@@ -51,8 +51,8 @@ This package and stable-baselines3 learn the same tasks by the same settings: st
 replay, number of environments. Both are built from one configuration, and what the peer cannot do is switched off on
 both sides. From the same weights and the same experience both even make
 [the same updates](../tests/algorithms/test_peer_updates.py), so that what differs is how experience is gathered and
-drawn, and chance. The planning family, CrossQ and DroQ have no counterpart there and are shown alone, as are tasks and
-settings on which the peer was not trained.
+drawn, and chance. The planning family, Rainbow and DroQ have no counterpart there and are shown alone, as are tasks and
+settings on which the peer, or sb3-contrib for TQC and CrossQ, was not trained.
 
 The score of a seed is the mean return of its **final** policy, never of the best checkpoint, over fresh evaluation
 episodes, {EVALUATION_EPISODES} per seed; both sides play the episodes of the same seeds. Everything on this page, the

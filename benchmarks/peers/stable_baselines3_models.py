@@ -31,8 +31,8 @@ _HIDDEN = {"ppo": [64, 64], "dqn": [64, 64]}
 
 
 def make_peer(config: TrainConfig) -> Any:
-    """Return stable-baselines3's model for a configuration of ppo, dqn, sac or td3."""
-    build = {"ppo": _ppo, "dqn": _dqn, "sac": _sac, "td3": _td3}[config.algo]
+    """Return stable-baselines3's model for a configuration, or that of its package of contributions, sb3-contrib."""
+    build = {"ppo": _ppo, "dqn": _dqn, "sac": _sac, "td3": _td3, "tqc": _tqc, "crossq": _crossq}[config.algo]
     return build(config, algorithm_params(config), vector_env(config))
 
 
@@ -227,16 +227,39 @@ def _sac(config: TrainConfig, params: Any, env: Any) -> Any:
     from stable_baselines3 import SAC
 
     refuse(_NAME, params, **PLAIN_SAC)
+    return SAC("MlpPolicy", env, **_soft_settings(config, params))
+
+
+def _tqc(config: TrainConfig, params: Any, env: Any) -> Any:
+    from sb3_contrib import TQC
+
+    refuse(_NAME, params, **PLAIN_SAC | {"num_quantiles": params.num_quantiles})
+    settings = _soft_settings(config, params)
+    settings["policy_kwargs"]["n_quantiles"] = params.num_quantiles
+    return TQC("MlpPolicy", env, top_quantiles_to_drop_per_net=params.dropped_quantiles, **settings)
+
+
+def _crossq(config: TrainConfig, params: Any, env: Any) -> Any:
+    from sb3_contrib import CrossQ
+
+    own = {"target_network": False, "batch_norm": True, "policy_delay": params.policy_delay}
+    refuse(_NAME, params, **PLAIN_SAC | own)
+    settings = _soft_settings(config, params)
+    del settings["tau"]
+    settings["policy_kwargs"]["renorm_warmup_steps"] = params.renorm_warmup
+    return CrossQ("MlpPolicy", env, policy_delay=params.policy_delay, **settings)
+
+
+def _soft_settings(config: TrainConfig, params: Any) -> dict[str, Any]:
+    """Return the arguments that SAC and its relatives share."""
     learned = params.temperature == "auto"
-    return SAC(
-        "MlpPolicy",
-        env,
+    return {
         **replay_settings(_NAME, config, params),
-        ent_coef=f"auto_{params.temperature_init}" if learned else params.temperature,
-        target_entropy=params.target_entropy,
-        use_sde=params.use_sde,
-        sde_sample_freq=params.sde_sample_freq,
-        policy_kwargs={
+        "ent_coef": f"auto_{params.temperature_init}" if learned else params.temperature,
+        "target_entropy": params.target_entropy,
+        "use_sde": params.use_sde,
+        "sde_sample_freq": params.sde_sample_freq,
+        "policy_kwargs": {
             "net_arch": {
                 "pi": list(params.hidden_sizes),
                 "qf": list(params.critic_hidden_sizes or params.hidden_sizes),
@@ -246,9 +269,9 @@ def _sac(config: TrainConfig, params: Any, env: Any) -> Any:
             "log_std_init": params.log_std_init,
             "optimizer_kwargs": {"betas": (params.optimizer_beta1, 0.999)},
         },
-        seed=config.seed,
-        device="cpu",
-    )
+        "seed": config.seed,
+        "device": "cpu",
+    }
 
 
 def _td3(config: TrainConfig, params: Any, env: Any) -> Any:

@@ -56,7 +56,7 @@ def both(preset: str, *changes: str) -> tuple[Any, Any]:
 
 
 def make_ours(config: TrainConfig, peer: Any) -> Any:
-    kind: Any = {"dqn": DQN, "ppo": PPO, "sac": SAC, "td3": TD3}[config.algo]
+    kind: Any = {"dqn": DQN, "ppo": PPO, "td3": TD3}.get(config.algo, SAC)
     params = algorithm_params(config)
     return kind(params, peer.observation_space, peer.action_space, device=CPU, generator=generator(0))
 
@@ -88,7 +88,15 @@ def stacked(networks: Sequence[nn.Module]) -> list[Tensor]:
     """Return the layers of networks of one shape as our stacks hold them: [count, in, out] and [count, 1, out]."""
     layers = zip(*map(linear_layers, networks), strict=True)
     pairs = [(torch.stack([w.T for w, _ in one]), torch.stack([b[None] for _, b in one])) for one in layers]
+    norms = zip(*map(normalizing_layers, networks), strict=True)
+    pairs += [(torch.stack([s[None] for s, _ in one]), torch.stack([b[None] for _, b in one])) for one in norms]
     return [tensor for pair in pairs for tensor in pair]
+
+
+def normalizing_layers(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Return scale and shift of each layer of batch renormalisation, which CrossQ has."""
+    layers = [layer for layer in module.modules() if hasattr(layer, "ra_mean")]
+    return [(layer.scale.detach(), layer.bias.detach()) for layer in layers]  # type: ignore[operator]
 
 
 def weights_of_peer(peer: Any) -> dict[str, list[Tensor]]:
@@ -101,7 +109,9 @@ def weights_of_peer(peer: Any) -> dict[str, list[Tensor]]:
     if hasattr(peer, "q_net"):
         networks = {"model": peer.q_net, "target_model": peer.q_net_target}
         return {name: [tensor for pair in linear_layers(net) for tensor in pair] for name, net in networks.items()}
-    critics = {"critic": peer.critic.q_networks, "target_critic": peer.critic_target.q_networks}
+    critics = {"critic": peer.critic.q_networks}
+    if hasattr(peer, "critic_target"):
+        critics["target_critic"] = peer.critic_target.q_networks
     found = {name: stacked(networks) for name, networks in critics.items()}
     if hasattr(peer, "actor_target"):
         return found | {"actor": stacked([peer.actor.mu]), "target_actor": stacked([peer.actor_target.mu])}
@@ -134,8 +144,8 @@ def learn_alike(ours: Any, peer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         batch, samples = random_batch(peer, step)
         monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, samples=samples, **kwargs: samples)
         noise = torch.empty((2, *batch.action.shape)).normal_(generator=generator(step))
-        # The peer samples for the observations first, we for their successors.
-        drawn = iter([noise[1], noise[0]])
+        # The peer samples for the observations first, but not in CrossQ, and we for their successors.
+        drawn = iter(noise.flip(0) if hasattr(peer, "critic_target") else noise)
         monkeypatch.setattr(
             torch.distributions.Normal, "rsample", lambda normal, drawn=drawn: normal.loc + normal.scale * next(drawn)
         )
@@ -194,6 +204,25 @@ def test_ppo_learns_as_the_peer_does(preset: str) -> None:
 
 def test_sac_learns_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, peer = both("sac-pendulum", "temperature_init=0.3")
+    learn_alike(ours, peer, monkeypatch)
+    close(ours.temperature.log, peer.log_ent_coef)
+
+
+def test_tqc_learns_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sb3_contrib")
+    pytest.importorskip("mujoco")
+    ours, peer = both("tqc-hopper", "temperature_init=0.3")
+    learn_alike(ours, peer, monkeypatch)
+    close(ours.temperature.log, peer.log_ent_coef)
+
+
+def test_crossq_learns_as_the_peer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sb3_contrib")
+    ours, peer = both("crossq-pendulum", "temperature_init=0.3", "critic_hidden_sizes=[16,16]")
+    variance = torch.Tensor.var
+    # The peer's variance is that of a sample, larger by one part in as many as there are rows.
+    monkeypatch.setattr(torch.Tensor, "var", lambda tensor, dim: variance(tensor, dim, correction=0))
+    peer.actor.action_dist.epsilon = 0.0  # keeps its logarithm finite where actions are at their bounds
     learn_alike(ours, peer, monkeypatch)
     close(ours.temperature.log, peer.log_ent_coef)
 
