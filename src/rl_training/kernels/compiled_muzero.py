@@ -109,85 +109,102 @@ class _Places:
         return begin
 
 
-def describe(network: PlanningNetwork, values: Tensor, steps: int) -> tuple[Network, Memory]:
-    """Return a network whose parameters are views of `values` as compiled code takes it, and memory for it."""
-    weights, transposed = _Places(), _Places()
+class _Layout:
+    """Where compiled code finds a network's parameters in `values`, and where in memory it keeps what it computes."""
 
-    def layer(weight: Tensor, bias: Tensor) -> tuple[int, ...]:
+    def __init__(self, network: PlanningNetwork, values: Tensor, steps: int) -> None:
+        self.network, self.values, self.rows = network, values, (steps + 1) * CHUNK
+        self.weights, self.transposed, self.trace = _Places(), _Places(), _Places(LANES)
+        self.parts = [network.representation, network.dynamics]
+        if network.projector is not None and network.predictor is not None:
+            self.parts += [network.projector, network.predictor]
+
+    def layers(self) -> list[tuple[int, ...]]:
+        """Return an entry for each layer, in the order that compiled code expects."""
+        network, cell, none = self.network, self.network.prefix, (0,) * len(LAYER.names or ())
+        gates = [none, none]
+        if cell is not None:
+            gates = [self._layer(*(cell.get_parameter(f"{part}_{kind}") for kind in _KINDS)) for part in _CELL]
+        found = [self._linear(module) for module in (network.trunk, network.policy, network.value)]
+        found += [self._linear(network.reward[0]), self._linear(network.reward[2]), *gates]
+        return found + [self._linear(module) for block in self.parts for module in (block.first, block.second)]
+
+    def blocks(self) -> list[tuple[int, ...]]:
+        """Return an entry for each block, and one more for the projector of the observations' latents."""
+        numbers = list(range(len(self.parts)))
+        if self.network.projector is not None:
+            numbers.append(PROJECTOR)
+        return [self._block(number, self.parts[number], place) for place, number in enumerate(numbers)]
+
+    def regions(self) -> Regions:
+        """Return where the activations outside blocks are kept."""
+        network, cell = self.network, self.network.prefix
+        size = 0 if cell is None else cell.size
+        hidden, atoms = network.trunk.out_features, network.value.out_features
+        return Regions(
+            features=self._region(network.encoder.width),
+            encoded=self._region(network.latent_size),
+            states=self._region(network.latent_size),
+            trunk=self._region(hidden),
+            policy=self._region(network.policy.out_features),
+            value=self._region(atoms),
+            gates=self._region(4 * size),
+            memory=self._region(size),
+            shown=self._region(size),
+            output=self._region(size),
+            reward=self._region(hidden),
+            reward_logits=self._region(atoms),
+        )
+
+    def _layer(self, weight: Tensor, bias: Tensor) -> tuple[int, ...]:
         outputs, inputs = weight.shape
-        flat = index_in(values, weight), index_in(values, bias)
-        places = weights.take(inputs * padded(outputs)), weights.take(outputs)
-        return inputs, outputs, *flat, *places, transposed.take(outputs * padded(inputs))
+        flat = index_in(self.values, weight), index_in(self.values, bias)
+        places = self.weights.take(inputs * padded(outputs)), self.weights.take(outputs)
+        return inputs, outputs, *flat, *places, self.transposed.take(outputs * padded(inputs))
 
-    def linear(module: nn.Module) -> tuple[int, ...]:
+    def _linear(self, module: nn.Module) -> tuple[int, ...]:
         assert isinstance(module, nn.Linear)
-        return layer(module.weight, module.bias)
+        return self._layer(module.weight, module.bias)
 
-    cell, none = network.prefix, (0,) * len(LAYER.names or ())
-    gates = [none, none]
-    if cell is not None:
-        gates = [layer(*(cell.get_parameter(f"{part}_{kind}") for kind in ("weight", "bias"))) for part in _CELL]
-    blocks = [network.representation, network.dynamics]
-    consistency = network.projector is not None
-    if network.projector is not None and network.predictor is not None:
-        blocks += [network.projector, network.predictor]
-    layers = [linear(module) for module in (network.trunk, network.policy, network.value)]
-    layers += [linear(network.reward[0]), linear(network.reward[2]), *gates]
-    layers += [linear(module) for block in blocks for module in (block.first, block.second)]
-    trace, rows = _Places(LANES), (steps + 1) * CHUNK
-
-    def region(width: int) -> int:
-        return trace.take(rows * padded(width))
-
-    def block_entry(number: int, block: Block, scales: int) -> tuple[int, ...]:
+    def _block(self, number: int, block: Block, place: int) -> tuple[int, ...]:
         first = BLOCK_LAYERS + 2 * number
         hidden, width = block.first.out_features, block.second.out_features
-        norm = index_in(values, block.norm.weight), index_in(values, block.norm.bias)
-        return first, first + 1, *norm, region(hidden), region(hidden), region(width), scales * rows
+        norm = index_in(self.values, block.norm.weight), index_in(self.values, block.norm.bias)
+        regions = self._region(hidden), self._region(hidden), self._region(width)
+        return first, first + 1, *norm, *regions, place * self.rows
 
-    entries = [block_entry(number, block, number) for number, block in enumerate(blocks)]
-    if consistency:  # the projector once more, for the observations' latents
-        entries.append(block_entry(PROJECTOR, blocks[PROJECTOR], len(blocks)))
-    size = 0 if cell is None else cell.size
-    hidden, atoms = network.trunk.out_features, network.value.out_features
-    regions = Regions(
-        features=region(network.encoder.width),
-        encoded=region(network.latent_size),
-        states=region(network.latent_size),
-        trunk=region(hidden),
-        policy=region(network.policy.out_features),
-        value=region(atoms),
-        gates=region(4 * size),
-        memory=region(size),
-        shown=region(size),
-        output=region(size),
-        reward=region(hidden),
-        reward_logits=region(atoms),
-    )
+    def _region(self, width: int) -> int:
+        return self.trace.take(self.rows * padded(width))
+
+
+def describe(network: PlanningNetwork, values: Tensor, steps: int) -> tuple[Network, Memory]:
+    """Return a network whose parameters are views of `values` as compiled code takes it, and memory for it."""
+    layout, cell = _Layout(network, values, steps), network.prefix
+    layers, blocks = layout.layers(), layout.blocks()
     described = Network(
         layers=np.array(layers, LAYER),
-        blocks=np.array(entries, BLOCK),
-        regions=regions,
+        blocks=np.array(blocks, BLOCK),
+        regions=layout.regions(),
         action_rows=index_in(values, network.action_rows),
         latent=network.latent_size,
         horizon=0 if cell is None else cell.horizon,
-        consistency=consistency,
-        eps=float(blocks[0].norm.eps),
+        consistency=network.projector is not None,
+        eps=float(network.representation.norm.eps),
     )
     memory = Memory(
-        values=np.zeros(weights.end, np.float32),
-        transposed=np.zeros(transposed.end, np.float32),
-        gradient=np.zeros(weights.end, np.float32),
-        trace=np.zeros(trace.end, np.float32),
-        grad=np.zeros(trace.end, np.float32),
-        scales=np.zeros(len(entries) * rows),
-        spans=np.zeros((2, rows)),
+        values=np.zeros(layout.weights.end, np.float32),
+        transposed=np.zeros(layout.transposed.end, np.float32),
+        gradient=np.zeros(layout.weights.end, np.float32),
+        trace=np.zeros(layout.trace.end, np.float32),
+        grad=np.zeros(layout.trace.end, np.float32),
+        scales=np.zeros(len(blocks) * layout.rows),
+        spans=np.zeros((2, layout.rows)),
         chunk=CHUNK,
     )
     return described, memory
 
 
-_CELL = "input", "state"
+_CELL, _KINDS = ("input", "state"), ("weight", "bias")
 
 
 def padded(width: int) -> int:
