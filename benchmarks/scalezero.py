@@ -110,11 +110,11 @@ def store(preset: str, cell: dict[str, Any], config: TrainConfig) -> None:
         }
     summary["cells"] = sorted([*summary["cells"], cell], key=lambda one: (one["variant"], one["seed"]))
     seeds = sorted({one["seed"] for one in summary["cells"]})
-    everything = len({one["variant"] for one in summary["cells"]}) > 1
-    summary["command"] = (
-        f"python benchmarks/scalezero.py --preset {preset} --seeds {','.join(map(str, seeds))}"
-        f"{' --variants all' if everything else ''}"
-    )
+    trained = {one["variant"] for one in summary["cells"]}
+    words = [f"--preset {preset}", f"--seeds {','.join(map(str, seeds))}"]
+    if len(trained) > 1:
+        words.append(f"--variants {','.join(one for one in variants_of(preset) if one in trained)}")
+    summary["command"] = " ".join(["python benchmarks/scalezero.py", *words])
     summary["versions"] = dependency_versions()
     summary["machine"] = machine()
     write_json_atomically(path, summary)
