@@ -11,17 +11,18 @@ from pages.result_tables import heading, row, versions
 
 
 def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Return all games as a table, the pictures of those over training, and how to repeat them."""
+    """Return the games of final policies as a table, the pictures of those over training, and how to repeat them."""
     table = heading("preset", "seed", "steps", "simulations", "opponent", "begins", "wins", "draws", "losses")
     for entry in played:
         config = entry["config"]
-        for result in entry["games"]:
+        last = config["total_timesteps"]
+        for result in (result for result in entry["games"] if result.get("step", last) == last):
             for side, begins in (("first", "agent"), ("second", "opponent")):
                 table.append(
                     row(
                         f"`{entry['preset']}`",
                         config["seed"],
-                        f"{result.get('step', config['total_timesteps']):,}",
+                        f"{last:,}",
                         result.get("simulations", entry.get("simulations")),
                         result["opponent"],
                         begins,
@@ -29,8 +30,8 @@ def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
                     )
                 )
     explanation = [
-        "Games of policies, which plan without noise, against opponents whose moves are drawn anew; `depth-limited:4`",
-        "looks four moves ahead:",
+        "Games of final policies, which plan without noise, against opponents whose moves are drawn anew;",
+        "`depth-limited:4` looks four moves ahead. A picture shows the policies of earlier checkpoints too:",
     ]
     pictures = [
         [f"![Strength of `{entry['preset']}` over training and by simulations](../{picture_path(entry)})"]

@@ -64,6 +64,8 @@ def test_games_over_training_have_a_picture_and_others_a_table_alone() -> None:
     alone, both = (str(game_blocks([entry | {"games": rows}])) for rows in ([final], [final, earlier]))
     assert "| `four` | 1 | 900 | 32 | deep | opponent | 7 | 1 | 2 |" in alone
     assert picture_path(entry) in both
+    assert "| 900 |" in both
+    assert "| 100 |" not in both
     assert picture_path(entry) not in alone
 
 
