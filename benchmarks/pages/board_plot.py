@@ -55,7 +55,7 @@ def draw(played: dict[str, Any]) -> Figure:
     over_simulations.xaxis.set_minor_locator(NullLocator())
     for axes in (over_training, over_simulations):
         plain_axes(axes)
-    over_training.legend(frameon=False, title="opponent")
+    figure.legend(*over_training.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
