@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from learning import Job, differences, result_path, stored
+from learning import CONTRIBUTED, Job, differences, result_path, stored
 from learning_suites import Cell
 from records import OURS, SB3
 from rl_training.experiment.statistics import (
@@ -34,7 +34,7 @@ ALGORITHM_NAMES = {
     "gumbel_muzero": "Gumbel MuZero",
     "efficientzero": "EfficientZero",
 }
-PEER_ALGORITHMS = ("ppo", "dqn", "sac", "td3", "tqc", "crossq")
+PEER_ALGORITHMS = ("ppo", "dqn", "sac", "td3", *CONTRIBUTED)
 """Those that can be trained on both sides (`peers/stable_baselines3_models.py`), the last two by sb3-contrib."""
 SIDE_NAMES = {OURS: "ours", SB3: "stable-baselines3"}
 

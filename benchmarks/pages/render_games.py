@@ -16,7 +16,8 @@ def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
     for entry in played:
         config = entry["config"]
         last = config["total_timesteps"]
-        for result in (result for result in entry["games"] if result.get("step", last) == last):
+        final = [one for one in entry["games"] if one.get("step", last) == last]
+        for result in final:
             for side, begins in (("first", "agent"), ("second", "opponent")):
                 table.append(
                     row(
@@ -30,8 +31,9 @@ def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
                     )
                 )
     explanation = [
-        "Games of final policies, which plan without noise, against opponents whose moves are drawn anew;",
-        "`depth-limited:4` looks four moves ahead. A picture shows the policies of earlier checkpoints too:",
+        "Games of final policies, which plan without noise. `depth-limited:4` looks four moves ahead and draws only",
+        "among its best moves, so that many of these games are alike; those against random moves are not. A picture",
+        "shows the policies of earlier checkpoints too:",
     ]
     pictures = [
         [f"![Strength of `{entry['preset']}` over training and by simulations](../{picture_path(entry)})"]

@@ -15,7 +15,7 @@ _WHAT_VARIANTS_ARE = {
     "dense": "dense layers instead of experts",
     "no-scaling": "scaling off: every task to the end",
     "large-adapters": "adapters of rank 32 instead of 8",
-    "long-first-stage": "stage 0 for two thirds of the run at the least",
+    "long-first-stage": "stage 0 lasts at least two thirds of the run",
 }
 
 

@@ -38,7 +38,7 @@ class ParameterScaling(Callback):
     ) -> None:
         """`stage_steps` is the largest number of environment steps of a stage; `reopen` lets forgotten tasks return.
 
-        `first_stage_steps` is the smallest number of steps of stage 0, and comes before `stage_steps`.
+        `first_stage_steps` is the least number of steps of stage 0 and takes precedence over `stage_steps`.
         """
         self.tasks = tuple(tasks)
         self.adapters = adapters

@@ -73,7 +73,7 @@ class ScaleZeroParams(PlanningParams):
     stage_steps: Annotated[int, Ge(1)] | None = None
     """Steps of a stage; the next stage begins with the first evaluation after them; null: equal shares of the run."""
     first_stage_steps: Annotated[int, Ge(0)] = 0
-    """Steps of stage 0, which trains the whole backbone, at the least, whatever is solved and stage_steps says."""
+    """Least number of steps of stage 0, which trains the whole backbone; it takes precedence over stage_steps."""
     reopen_tasks: bool = True
     """A solved task that is later evaluated below its target returns to training and does not leave it again."""
 
