@@ -197,6 +197,16 @@ def test_an_encoder_trains_in_every_family_by_autograd_and_its_code_is_recorded(
     assert all((norm != 1.0).any() for key, norm in norms.items() if "target" not in key)
 
 
+@pytest.mark.parametrize("algo", ["muzero", "efficientzero", "gumbel_muzero"])
+def test_an_encoder_trains_with_a_model_whose_searches_stay_compiled(algo: str, directory: Path) -> None:
+    run_dir = train(with_encoder(config_of(algo, directory / "runs"), "my_nets:Vector", width=6)).run_dir
+    assert read_metadata(run_dir)["acceleration"]["kernel"] == "muzero"
+    assert [record["name"] for record in read_metadata(run_dir)["user_code"]] == ["my_nets:Vector"]
+    learned = {key: tensor for key, tensor in weights(run_dir).items() if key.endswith("encoder.layers.1.weight")}
+    assert len(learned) == 2  # the network's and the target network's
+    assert all((norm != 1.0).any() for key, norm in learned.items() if "target" not in key)
+
+
 @pytest.mark.parametrize(
     ("algo", "env_id", "encoder"),
     [
@@ -265,7 +275,7 @@ def test_the_weights_of_built_in_networks_do_not_depend_on_torch_s_global_genera
     assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
 
 
-@pytest.mark.parametrize("algo", ["ppo", "sac"])
+@pytest.mark.parametrize("algo", ["ppo", "sac", "gumbel_muzero"])
 def test_runs_repeat_and_a_stopped_one_goes_on_exactly(algo: str, directory: Path) -> None:
     def config(place: str) -> TrainConfig:
         return with_encoder(config_of(algo, directory / place), "my_nets:Vector", width=5)
@@ -335,7 +345,8 @@ def test_kwargs_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_algorithm_without_the_key_refuses_it(directory: Path, axiomrl: Command) -> None:
-    answer = axiomrl("train", "--algo", "muzero", "--env", "CartPole-v1", "--set", "algo_kwargs.encoder=my_nets:Vector")
+    flags = ["--algo", "scalezero", "--env", "CartPole-v1", "--set", "algo_kwargs.encoder=my_nets:Vector"]
+    answer = axiomrl("train", *flags)
     assert_refused(answer, "algo_kwargs.encoder: unknown key")
 
 

@@ -180,7 +180,7 @@ def kill_and_resume(
         if only_while_saving:
             seen_saving = all(_wait_for_saving(child, output_dir) for _ in range(moments.randrange(1, 5)))
         else:
-            _wait_for_moment(child, moments)
+            _wait_for_moment(child, moments, output_dir, (config.total_timesteps, kills - done))
             seen_saving = moments.random() < 0.5 and _wait_for_saving(child, output_dir)
         if seen_saving:
             time.sleep(moments.uniform(0.0, 0.002))
@@ -201,10 +201,13 @@ def kill_and_resume(
     return KilledRun(finished, done, while_saving)
 
 
-def _wait_for_moment(child: Child, moments: random.Random) -> None:
-    """Let the process run for a while."""
+def _wait_for_moment(child: Child, moments: random.Random, output_dir: Path, ahead: tuple[int, int]) -> None:
+    """Let the process run for a while, at most until its share of the steps that so many kills are to divide."""
+    total_timesteps, kills_left = ahead
+    begun = newest_step(output_dir)
+    share = (total_timesteps - begun) // (kills_left + 1)
     deadline = time.monotonic() + moments.uniform(0.0, 0.6)
-    while time.monotonic() < deadline and child.poll() is None:
+    while time.monotonic() < deadline and child.poll() is None and newest_step(output_dir) < begun + share:
         time.sleep(0.001)
 
 

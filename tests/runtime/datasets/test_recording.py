@@ -339,7 +339,7 @@ def test_a_killed_process_loses_at_most_a_round(cartpole: Path, tmp_path: Path, 
         "--checkpoint",
         str(cartpole),
         "--steps",
-        "700",
+        "1400",
         "--num-envs",
         "4",
         "--stochastic",
@@ -354,7 +354,9 @@ def test_a_killed_process_loses_at_most_a_round(cartpole: Path, tmp_path: Path, 
         while not entries.parent.is_dir() or (target and _count(entries) < target):
             assert child.poll() is None, child.output.read_text()
             time.sleep(0.001)
-        time.sleep(0.03 * moments.random())
+        moment = time.monotonic() + 0.03 * moments.random()
+        while time.monotonic() < moment and _count(entries) <= target:
+            time.sleep(0.001)
         child.kill()
         assert not (root / "tests" / "parts-v0").exists()
     child = launcher.start([*wanted, "--name", "tests/parts-v0"], "dataset_parts")

@@ -8,13 +8,14 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
+from rl_training.algorithms.params.encoder_params import EncoderParams
 from rl_training.algorithms.params.network_sizes import dense_weights
 from rl_training.algorithms.planning.params import PlanningParams
 from rl_training.experiment.configuration.fork_rules import NETWORKS, REPLAY, rules
 
 
 @dataclass(frozen=True)
-class MuZeroParams(PlanningParams):
+class MuZeroParams(EncoderParams, PlanningParams):
     """Parameters of MuZero."""
 
     on_fork: ClassVar[Mapping[str, str]] = {
@@ -65,6 +66,7 @@ class MuZeroParams(PlanningParams):
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return an error message for each inconsistent combination of values."""
         found = super().problems(num_envs=num_envs, total_timesteps=total_timesteps)
+        found += self.encoder_problems()
         if self.value_prefix and self.value_prefix_horizon > self.unroll_steps:
             found.append(
                 f"algo_kwargs.value_prefix_horizon: {self.value_prefix_horizon} steps are never seen together in "

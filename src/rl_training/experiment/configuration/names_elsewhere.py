@@ -258,11 +258,18 @@ PARAMETERS: dict[str, dict[str, str]] = {
     },
     "ortho_init": {ON_POLICY: "orthogonal_init"},
     "log_std_init": {},
-    "features_extractor_class": {ON_POLICY: "encoder", REPLAY: "encoder", PLANNING: _ENCODER, OFFLINE: "encoder"},
+    "features_extractor_class": {
+        ON_POLICY: "encoder",
+        REPLAY: "encoder",
+        "MuZero": "encoder",
+        "ScaleZero": _ENCODER,
+        OFFLINE: "encoder",
+    },
     "features_extractor_kwargs": {
         ON_POLICY: "encoder_kwargs",
         REPLAY: "encoder_kwargs",
-        PLANNING: _ENCODER,
+        "MuZero": "encoder_kwargs",
+        "ScaleZero": _ENCODER,
         OFFLINE: "encoder_kwargs",
     },
     "n_critics": {
