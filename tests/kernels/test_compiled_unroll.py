@@ -21,6 +21,8 @@ from rl_training.kernels.compiled_muzero import CompiledUnroll
 from rl_training.kernels.door import attach
 from rl_training.models.planning.planning_network import PlanningNetwork
 
+IMAGE_SHAPE = (16, 16, 3)
+IMAGES = gym.spaces.Box(0, 255, IMAGE_SHAPE, np.uint8)
 SIZES: dict[str, Any] = {"latent_size": 32, "hidden_size": 16}
 
 
@@ -65,6 +67,21 @@ def test_the_gradient_is_that_of_autograd(
     assert metrics.keys() == expected_metrics.keys()
     for name, number in expected_metrics.items():
         assert float(metrics[name]) == pytest.approx(float(number), rel=1e-4), name
+
+
+@pytest.mark.parametrize("kind", [MuZeroParams, EfficientZeroParams])
+def test_an_encoder_s_weights_get_the_gradient_of_autograd(kind: type[MuZeroParams]) -> None:
+    """By autograd from the gradient with respect to the features on; the later observations are targets alone."""
+    algorithm = learner(kind, observation_space=IMAGES)
+    batch = random_unroll(rows=40, successors=True)
+    images = torch.randint(0, 256, (160, *IMAGE_SHAPE), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    batch = batch._replace(observation=images[:40], successor=images[40:])
+    expected, found, _, _ = gradients(algorithm, batch)
+    weights = sum(parameter.numel() for parameter in algorithm.network.encoder.parameters())
+    size = float(expected[:weights].norm())
+    assert size > 0
+    assert float((found[:weights] - expected[:weights]).norm()) <= 1e-4 * size
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_latents_without_a_range_pass_their_gradient_on_as_autograd_does() -> None:
@@ -145,7 +162,5 @@ def test_what_the_kernel_does_not_know_is_left_to_autograd(
 ) -> None:
     assert "no multiples of 16" in autograd_is_left(learner(hidden_size=24), caplog)
     assert "too few for compiling to pay" in autograd_is_left(learner(), caplog, 100)
-    images = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
-    assert "encoder has weights" in autograd_is_left(learner(observation_space=images), caplog)
     monkeypatch.setattr(muzero, "muzero_loss", lambda *arguments: None)
     assert "muzero_loss was replaced" in autograd_is_left(learner(), caplog)

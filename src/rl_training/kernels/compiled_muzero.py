@@ -1,4 +1,4 @@
-"""MuZero's gradient in compiled code, for perceptrons on the CPU."""
+"""MuZero's gradient in compiled code on the CPU; an encoder with weights gets its own by autograd."""
 
 from __future__ import annotations
 
@@ -41,14 +41,18 @@ class CompiledUnroll:
             consistency_coef=float(params.consistency_coef),
         )
         self._flat, self._gradient = optimizer.values.numpy(), optimizer.gradient.numpy()
-        self._encode: Any = network.encoder.forward
+        self._encode: Any = network.encoder
 
     def gradient(self, batch: UnrollBatch) -> dict[str, Tensor]:
         """Overwrite the optimizer's gradient by that of the loss and return the loss's parts as metrics."""
         report = np.empty(compiled.REPORT)
+        features: Tensor = self._encode(batch.observation)
+        arrays = self._arrays(batch, features)
         compiled.unroll_gradient(
-            self._flat, self._gradient, self.network, self.memory, self._arrays(batch), self.settings, report
+            self._flat, self._gradient, self.network, self.memory, arrays, self.settings, report
         )
+        if features.requires_grad:
+            features.backward(torch.from_numpy(arrays.feature_gradient).view_as(features))
         states, values, rewards, successors = np.maximum(report[compiled.STATES :], 1.0)
         metrics = {
             "loss_policy": report[compiled.LOSS_POLICY] / states,
@@ -80,11 +84,15 @@ class CompiledUnroll:
         for name, number in expected_metrics.items():
             compare(self.kernel, f"`{name}` of this run's first update", metrics[name], number)
 
-    def _arrays(self, batch: UnrollBatch) -> compiled.Batch:
-        successor = batch.successor if self.network.consistency else None
+    def _arrays(self, batch: UnrollBatch, features: Tensor) -> compiled.Batch:
+        successors = _NO_NUMBERS
+        if self.network.consistency and batch.successor is not None:
+            with torch.no_grad():
+                successors = _array(self._encode(batch.successor))
         return compiled.Batch(
-            features=_array(self._encode(batch.observation)),
-            successors=_NO_NUMBERS if successor is None else _array(self._encode(successor)),
+            features=_array(features.detach()),
+            feature_gradient=np.empty(features.numel(), np.float32) if features.requires_grad else _NO_NUMBERS,
+            successors=successors,
             action=batch.action.numpy().reshape(-1),
             value=_array(batch.value),
             value_mask=_array(batch.value_mask),

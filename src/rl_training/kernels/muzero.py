@@ -59,7 +59,6 @@ def attach_gradient(algorithm: MuZero, kernel: str, updates: float | None) -> No
     for block in (network.representation, network.dynamics, network.projector, network.predictor):
         if block is not None:
             requires.exact(requires.exact(block, Block).norm, nn.LayerNorm)
-    requires.plain_encoder(network.encoder)
     whole = params.latent_size % LANES == params.hidden_size % LANES == 0
     requires.that(whole, f"latent_size and hidden_size are no multiples of {LANES}")
     requires.that(len(algorithm.optimizer.values) <= LARGEST, "the network is so large that torch is as fast")

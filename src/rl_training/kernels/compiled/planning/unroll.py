@@ -50,6 +50,7 @@ class Batch(NamedTuple):
     """An `UnrollBatch` in flat arrays."""
 
     features: np.ndarray  # [B * inputs]
+    feature_gradient: np.ndarray  # [B * inputs] to be written, or empty where the encoder has nothing to learn
     successors: np.ndarray  # [K * B * inputs], or empty
     action: np.ndarray  # [K * B] int64
     value: np.ndarray  # [(K + 1) * B]
@@ -83,6 +84,20 @@ def write_features(network: Network, memory: Memory, batch: Batch, steps: int, f
         for column in range(inputs):
             place = network.regions.features + column // LANES * panel + row * LANES + column % LANES
             memory.trace[place] = source[given + column]
+
+
+@part()
+def read_feature_gradient(
+    network: Network, memory: Memory, batch: Batch, steps: int, first: int, rows: int
+) -> None:
+    """Write the gradient with respect to the features of rows of the batch."""
+    block, total = network.blocks[REPRESENTATION], (steps + 1) * rows
+    layer, target = network.layers[block.first], network.regions.features
+    input_gradient(layer, memory.transposed, memory.grad, total, block.normed, 0, target, 0, rows, False)
+    for row in range(rows):
+        for column in range(layer.inputs):
+            place = target + column // LANES * total * LANES + row * LANES + column % LANES
+            batch.feature_gradient[(first + row) * layer.inputs + column] = memory.grad[place]
 
 
 @part()
@@ -238,6 +253,8 @@ def unroll_backward(
     rescale_rows_backward(memory, 0, total, network.blocks[REPRESENTATION].output, regions.encoded, 0, rows, width)
     hidden_backward(network, REPRESENTATION, flat, gradient, memory, total, 0, rows)
     block_weights(network, REPRESENTATION, memory, total, regions.features, 0, 0, rows)
+    if len(batch.feature_gradient):
+        read_feature_gradient(network, memory, batch, steps, first, rows)
 
 
 @compiled
