@@ -22,6 +22,7 @@ from rl_training.data.observations import Observation
 from rl_training.experiment.cadence import marks_between
 from rl_training.models.discrete import DiscreteActions
 from rl_training.models.optimizers import FlatOptimizer, flatten_parameters
+from rl_training.models.planning.grid_network import GridNetwork
 from rl_training.models.planning.planning_network import PlanningNetwork
 from rl_training.search.gumbel import Gumbel
 from rl_training.search.model import Searchable
@@ -77,8 +78,20 @@ class MuZero(PlanningAlgorithm):
     def make_network(self, observation_space: Space[Any], generator: torch.Generator) -> nn.Module:
         """Return the network: it encodes observations, predicts next latents, rewards, values and policies."""
         params = self.params
+        encoder = self.make_encoder(observation_space, orthogonal=True, generator=generator)
+        if params.grid is not None:
+            return GridNetwork(
+                encoder,
+                self.actions.count,
+                params.grid.shape,
+                filters=params.grid.filters,
+                blocks=params.grid.blocks,
+                hidden_size=params.hidden_size,
+                support_size=params.support_size,
+                generator=generator,
+            )
         return PlanningNetwork(
-            self.make_encoder(observation_space, orthogonal=True, generator=generator),
+            encoder,
             self.actions.count,
             latent_size=params.latent_size,
             hidden_size=params.hidden_size,

@@ -48,9 +48,7 @@ class CompiledUnroll:
         report = np.empty(compiled.REPORT)
         features: Tensor = self._encode(batch.observation)
         arrays = self._arrays(batch, features)
-        compiled.unroll_gradient(
-            self._flat, self._gradient, self.network, self.memory, arrays, self.settings, report
-        )
+        compiled.unroll_gradient(self._flat, self._gradient, self.network, self.memory, arrays, self.settings, report)
         if features.requires_grad:
             features.backward(torch.from_numpy(arrays.feature_gradient).view_as(features))
         states, values, rewards, successors = np.maximum(report[compiled.STATES :], 1.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -152,36 +150,6 @@ class DictEncoder(nn.Module):
         """Return features [B, width]."""
         parts = [encoder(observation[key]) for key, encoder in zip(self.keys, self.encoders, strict=True)]
         return torch.cat(parts, dim=1)
-
-
-class GridEncoder(nn.Module):
-    """One convolution over the cells of a grid, so that a pattern is learned once for the whole board.
-
-    Use it by `algo_kwargs.encoder: rl_training.models.encoders:GridEncoder`.
-    """
-
-    def __init__(self, space: Space[Any], shape: Sequence[int], filters: int = 64, kernel: int = 3) -> None:
-        """`shape` says how many planes, rows and columns the observation lists, in this order."""
-        super().__init__()
-        size = math.prod(space.shape or ())
-        if len(shape) != 3 or math.prod(shape) != size:
-            raise ConfigError(
-                f"algo_kwargs.encoder_kwargs.shape: {list(shape)} does not fit an observation of {size} numbers; write "
-                "[planes, rows, columns], whose product it is"
-            )
-        planes, rows, columns = shape
-        if not 1 <= kernel <= min(rows, columns):
-            raise ConfigError(
-                f"algo_kwargs.encoder_kwargs.kernel: must be between 1 and {min(rows, columns)}, the shorter side of "
-                f"the grid, got {kernel!r}"
-            )
-        self.shape = (planes, rows, columns)
-        self.convolution = nn.Conv2d(planes, filters, kernel)
-        self.width: int = filters * (rows - kernel + 1) * (columns - kernel + 1)
-
-    def forward(self, observation: Tensor) -> Tensor:
-        """Return features [B, width] of observations [B, planes * rows * columns]."""
-        return torch.relu(self.convolution(observation.reshape(-1, *self.shape))).flatten(1)
 
 
 Encoder = VectorEncoder | ImageEncoder | DictEncoder

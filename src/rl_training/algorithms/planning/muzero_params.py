@@ -10,6 +10,7 @@ from annotated_types import Ge
 
 from rl_training.algorithms.params.encoder_params import EncoderParams
 from rl_training.algorithms.params.network_sizes import dense_weights
+from rl_training.algorithms.planning.grid_params import GridParams
 from rl_training.algorithms.planning.params import PlanningParams
 from rl_training.experiment.configuration.fork_rules import NETWORKS, REPLAY, rules
 
@@ -20,7 +21,7 @@ class MuZeroParams(EncoderParams, PlanningParams):
 
     on_fork: ClassVar[Mapping[str, str]] = {
         **rules(REPLAY, "two_player"),
-        **rules(NETWORKS, "value_prefix", "value_prefix_horizon", "consistency_coef", "latent_size"),
+        **rules(NETWORKS, "value_prefix", "value_prefix_horizon", "consistency_coef", "latent_size", "grid"),
     }
 
     two_player: bool = False
@@ -33,6 +34,9 @@ class MuZeroParams(EncoderParams, PlanningParams):
     """Weight of the similarity between predicted and encoded latents (EfficientZero)."""
     latent_size: Annotated[int, Ge(1)] = 64
     """Width of the latent state."""
+    grid: GridParams | None = None
+    """Boards: a network of convolutions whose latents are planes over the cells; the `shape` that observations list,
+    `filters` and `blocks`. It takes the place of `latent_size`; null: perceptrons."""
 
     @property
     def discount(self) -> float:
@@ -52,6 +56,8 @@ class MuZeroParams(EncoderParams, PlanningParams):
     def network_weights(self, inputs: int, outputs: int) -> int:
         """Return a lower bound on the number of trained weights, given the sizes of features and action outputs."""
         latent, hidden = self.latent_size, self.hidden_size
+        if self.grid is not None:
+            return self.grid.weights(hidden, outputs, 2 * self.support_size + 1)
         model = dense_weights(inputs, hidden, latent) + dense_weights(latent, hidden, latent)
         heads = 2 * dense_weights(latent, hidden) + dense_weights(hidden, outputs + 2 * (2 * self.support_size + 1))
         prefix = 4 * hidden * (latent + hidden + 2) if self.value_prefix else 0
@@ -61,7 +67,7 @@ class MuZeroParams(EncoderParams, PlanningParams):
     @property
     def latent_numbers(self) -> int:
         """Numbers per state that the search stores as embedding."""
-        return self.latent_size
+        return self.latent_size if self.grid is None else self.grid.latent_size
 
     def problems(self, *, num_envs: int, total_timesteps: int) -> list[str]:
         """Return an error message for each inconsistent combination of values."""
@@ -75,5 +81,10 @@ class MuZeroParams(EncoderParams, PlanningParams):
         if self.two_player and self.value_prefix:
             found.append(
                 "algo_kwargs.value_prefix: sums the rewards of one player; set it to false where two take turns"
+            )
+        if self.grid is not None and (self.value_prefix or self.consistency_coef > 0 or self.encoder is not None):
+            found.append(
+                "algo_kwargs.grid: goes without value_prefix, consistency_coef and encoder, which belong to networks "
+                "of perceptrons; leave them out, or grid"
             )
         return found

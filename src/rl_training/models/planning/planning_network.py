@@ -33,8 +33,45 @@ def rescale(latent: Tensor) -> Tensor:
     return (latent - low) / (high - low).clamp(min=_SMALLEST_RANGE)
 
 
-class PlanningNetwork(nn.Module):
-    """Encodes observations, predicts next latents, rewards, values and policies."""
+class LatentNetwork(nn.Module):
+    """What MuZero asks of a network whose latents are vectors; subclasses make the parts."""
+
+    latent_size: int
+    encoder: Any
+    representation: Any
+    action_rows: nn.Parameter
+    dynamics: Any
+    reward: Any
+    trunk: Any
+    policy: Any
+    value: Any
+    prefix: ValuePrefix | None
+
+    def represent(self, observation: Observation) -> Tensor:
+        """Return the latents [B, latent] of observations."""
+        return rescale(self.representation(self.encoder(observation)))
+
+    def imagine(self, latent: Tensor, action: Tensor) -> Tensor:
+        """Return the predicted latents [B, latent] after one action [B] each."""
+        rows = functional.embedding(action, self.action_rows)
+        return rescale(self.dynamics(latent, rows) + latent)
+
+    def predict(self, latent: Tensor) -> Prediction:
+        """Return policy and value for latents [..., latent]."""
+        features = torch.relu(self.trunk(latent))
+        return Prediction(self.policy(features), self.value(features))
+
+    def rewards(self, latents: Tensor) -> Tensor:
+        """Return the logits [K, B, 2S + 1] of rewards, or of value prefixes, for K predicted latents [K, B, latent]."""
+        return self.reward(latents if self.prefix is None else self.prefix(latents))
+
+    def values(self, observation: Observation) -> Tensor:
+        """Return the values [B] of observations."""
+        return expected_scalar(self.predict(self.represent(observation)).value)
+
+
+class PlanningNetwork(LatentNetwork):
+    """A network of perceptrons, with a value prefix and consistency heads where they are asked for."""
 
     def __init__(
         self,
@@ -63,34 +100,12 @@ class PlanningNetwork(nn.Module):
             self.prefix = ValuePrefix(latent_size, prefix_size, prefix_horizon, generator=generator)
         self.reward = _head(prefix_size or latent_size, hidden_size, 2 * support_size + 1, generator)
         self.trunk = linear(latent_size, hidden_size, **options)
-        self.policy = _zeros(linear(hidden_size, actions, **options))
-        self.value = _zeros(linear(hidden_size, 2 * support_size + 1, **options))
+        self.policy = zeros(linear(hidden_size, actions, **options))
+        self.value = zeros(linear(hidden_size, 2 * support_size + 1, **options))
         self.projector = self.predictor = None
         if projection_size is not None:
             self.projector = Block(latent_size, projection_size, projection_size, generator=generator)
             self.predictor = Block(projection_size, projection_size, projection_size, generator=generator)
-
-    def represent(self, observation: Observation) -> Tensor:
-        """Return the latents [B, latent] of observations."""
-        return rescale(self.representation(self.encoder(observation)))
-
-    def imagine(self, latent: Tensor, action: Tensor) -> Tensor:
-        """Return the predicted latents [B, latent] after one action [B] each."""
-        rows = functional.embedding(action, self.action_rows)
-        return rescale(self.dynamics(latent, rows) + latent)
-
-    def predict(self, latent: Tensor) -> Prediction:
-        """Return policy and value for latents [..., latent]."""
-        features = torch.relu(self.trunk(latent))
-        return Prediction(self.policy(features), self.value(features))
-
-    def rewards(self, latents: Tensor) -> Tensor:
-        """Return the logits [K, B, 2S + 1] of rewards, or of value prefixes, for K predicted latents [K, B, latent]."""
-        return self.reward(latents if self.prefix is None else self.prefix(latents))
-
-    def values(self, observation: Observation) -> Tensor:
-        """Return the values [B] of observations."""
-        return expected_scalar(self.predict(self.represent(observation)).value)
 
     def similarity(self, imagined: Tensor, encoded: Tensor) -> Tensor:
         """Return the cosine similarity [...] of predicted latents and those encoded from the true observations."""
@@ -160,10 +175,10 @@ class ValuePrefix(nn.Module):
 
 def _head(inputs: int, hidden: int, outputs: int, generator: torch.Generator) -> nn.Sequential:
     first = linear(inputs, hidden, orthogonal=False, generator=generator)
-    return nn.Sequential(first, nn.ReLU(), _zeros(linear(hidden, outputs, orthogonal=False, generator=generator)))
+    return nn.Sequential(first, nn.ReLU(), zeros(linear(hidden, outputs, orthogonal=False, generator=generator)))
 
 
-def _zeros(layer: nn.Linear) -> nn.Linear:
+def zeros(layer: nn.Linear) -> nn.Linear:
     """Set a layer to 0, so that the initial values, rewards and policies are neutral instead of noise."""
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)

@@ -87,9 +87,7 @@ def write_features(network: Network, memory: Memory, batch: Batch, steps: int, f
 
 
 @part()
-def read_feature_gradient(
-    network: Network, memory: Memory, batch: Batch, steps: int, first: int, rows: int
-) -> None:
+def read_feature_gradient(network: Network, memory: Memory, batch: Batch, steps: int, first: int, rows: int) -> None:
     """Write the gradient with respect to the features of rows of the batch."""
     block, total = network.blocks[REPRESENTATION], (steps + 1) * rows
     layer, target = network.layers[block.first], network.regions.features
