@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,11 +79,11 @@ def side_of(slot: EnvSlot) -> str:
 def training_config(options: argparse.Namespace) -> TrainConfig:
     """Return the configuration of the training, which keeps as many checkpoints as are to play."""
     overrides = {"seed": options.seed, "output_dir": str(options.output_dir)}
-    config = load_config(preset=options.preset, overrides=overrides)
+    config = load_config(preset=options.preset, overrides=overrides, set_values=options.set)
     if not options.checkpoints:
         return config
     kept = (f"checkpoint_interval={config.total_timesteps // options.checkpoints}", "keep_checkpoints=null")
-    return load_config(preset=options.preset, overrides=overrides, set_values=kept)
+    return load_config(preset=options.preset, overrides=overrides, set_values=(*options.set, *kept))
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:
@@ -115,6 +116,8 @@ def command(options: argparse.Namespace) -> str:
     words += [f"--opponents {','.join(options.opponents)}"] if options.opponents else []
     words += [f"--simulations {','.join(map(str, options.simulations))}"] if options.simulations else []
     words += [f"--checkpoints {options.checkpoints}"] if options.checkpoints else []
+    words += [f"--set {shlex.quote(change)}" for change in options.set]
+    words += [f"--variant {options.variant}"] if options.variant else []
     return " ".join(["python benchmarks/board_games.py", *words])
 
 
@@ -127,9 +130,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--opponents", type=_names, help="NAME or NAME:DEPTH each; default: random and the preset's")
     parser.add_argument("--simulations", type=_numbers, help="of the final policy; default: the preset's")
     parser.add_argument("--checkpoints", type=int, default=0, help="keep so many of the training, and play with them")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the preset; repeatable")
+    parser.add_argument("--variant", help="one word for the changed preset, by which its games are stored")
     parser.add_argument("--run", type=Path, help="a finished run of the preset, instead of training one")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/learning"), help="where the run directory goes")
     options = parser.parse_args(arguments)
+    if bool(options.set) != bool(options.variant):
+        parser.error("--set changes the preset, and --variant says how its games are stored: give both or neither")
     logging.getLogger("rl_training").setLevel(logging.ERROR)
     config = training_config(options)
     plain, clock = settings(config), SavedClock()
@@ -140,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     content = {
         "benchmark": "board_games",
         "preset": options.preset,
+        "variant": options.variant,
         "command": command(options),
         "config": plain,
         "resumed_at_steps": read_metadata(run_dir)["resumed_at_steps"],
@@ -148,7 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "versions": dependency_versions(),
         "machine": machine(),
     }
-    write_json_atomically(RESULTS / f"games-{options.preset}.json", content)
+    name = "-".join(filter(None, ("games", options.preset, options.variant)))
+    write_json_atomically(RESULTS / f"{name}.json", content)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -179,7 +179,7 @@ PROOF = (
         variant="two updates per step",
     ),
     _proof("ppo-lunarlander", 1_000_000, "1m", ours=20, peers=10),
-    _proof("dqn-lunarlander", 100_000, "100k", ours=5, peers=5),
+    _proof("dqn-lunarlander", 100_000, "100k", ours=10, peers=10),
     _proof("gumbel_muzero-lunarlander", 400_000, "400k", ours=5),
     # The preset's settings before its noise fell.
     Cell(

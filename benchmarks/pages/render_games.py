@@ -21,7 +21,7 @@ def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
             for side, begins in (("first", "agent"), ("second", "opponent")):
                 table.append(
                     row(
-                        f"`{entry['preset']}`",
+                        name_of(entry),
                         config["seed"],
                         f"{last:,}",
                         result.get("simulations", entry.get("simulations")),
@@ -36,12 +36,17 @@ def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
         "shows the policies of earlier checkpoints too:",
     ]
     pictures = [
-        [f"![Strength of `{entry['preset']}` over training and by simulations](../{picture_path(entry)})"]
+        [f"![Strength of {name_of(entry)} over training and by simulations](../{picture_path(entry)})"]
         for entry in played
         if over_training(entry)
     ]
     commands = ["```text", *(entry["command"] for entry in played), "```"]
     return [explanation, *pictures, table, versions(played), ["To repeat them:"], commands]
+
+
+def name_of(entry: dict[str, Any]) -> str:
+    """Return the preset, and the word for how it is changed."""
+    return ", ".join(filter(None, (f"`{entry['preset']}`", entry.get("variant"))))
 
 
 def over_training(entry: dict[str, Any]) -> bool:
@@ -51,7 +56,7 @@ def over_training(entry: dict[str, Any]) -> bool:
 
 def picture_path(entry: dict[str, Any]) -> str:
     """Return where the picture of a preset's games is, below `docs/`."""
-    return f"plots/games-{entry['preset']}.svg"
+    return f"plots/{'-'.join(filter(None, ('games', entry['preset'], entry.get('variant'))))}.svg"
 
 
 def pictured_games(results: Path) -> list[dict[str, Any]]:

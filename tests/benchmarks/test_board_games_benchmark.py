@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from board_games import command, play, settings, training_config
+from board_games import command, main, play, settings, training_config
 from board_parts import CONNECT_FOUR, TICTACTOE
 from rl_training.experiment.configuration.config_files import load_config
 
@@ -63,18 +63,33 @@ def test_what_a_run_keeps_does_not_decide_what_it_learns() -> None:
 
 
 def test_checkpoints_that_are_to_play_are_kept() -> None:
-    options = argparse.Namespace(preset="gumbel_muzero-connectfour", seed=3, output_dir=Path("runs"), checkpoints=10)
+    names = {"preset": "gumbel_muzero-connectfour", "seed": 3, "output_dir": Path("runs"), "set": []}
+    options = argparse.Namespace(**names, checkpoints=10)
     config = training_config(options)
     assert (config.seed, config.keep_checkpoints, config.checkpoint_interval) == (3, None, config.total_timesteps // 10)
     options.checkpoints = 0
     assert training_config(options) == load_config(preset=options.preset, set_values=("seed=3", "output_dir=runs"))
+    options.set = ["algo_kwargs.grid=null"]
+    assert training_config(options).algo_kwargs["grid"] is None
 
 
 def test_the_stored_command_repeats_the_games() -> None:
     class Options:
         preset, seed, games, opponents, simulations, checkpoints = "p", 1, 5, ("random",), (8, 16), 10
+        set: tuple[str, ...] = ()
+        variant: str | None = None
 
-    assert command(Options) == (  # type: ignore[arg-type]
+    words = (
         "python benchmarks/board_games.py --preset p --seed 1 --games 5 --opponents random --simulations 8,16 "
         "--checkpoints 10"
     )
+    assert command(Options) == words  # type: ignore[arg-type]
+    Options.set, Options.variant = ("a={type: linear}", "b=1"), "old"
+    assert command(Options) == f"{words} --set 'a={{type: linear}}' --set b=1 --variant old"  # type: ignore[arg-type]
+
+
+def test_games_of_a_changed_preset_are_stored_by_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for half in (["--set", "algo_kwargs.grid=null"], ["--variant", "perceptrons"]):
+        with pytest.raises(SystemExit):
+            main(["--preset", "gumbel_muzero-connectfour", *half])
+        assert "give both or neither" in capsys.readouterr().err

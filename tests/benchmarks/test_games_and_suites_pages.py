@@ -67,6 +67,9 @@ def test_games_over_training_have_a_picture_and_others_a_table_alone() -> None:
     assert "| 900 |" in both
     assert "| 100 |" not in both
     assert picture_path(entry) not in alone
+    changed = entry | {"variant": "small", "games": [final, earlier]}
+    assert "| `four`, small | 1 |" in str(game_blocks([changed]))
+    assert picture_path(changed) != picture_path(entry)
 
 
 def test_the_picture_of_games_is_drawn_from_their_file(tmp_path: Path) -> None:
