@@ -2,11 +2,12 @@
 
     python benchmarks/board_games.py --preset gumbel_muzero-tictactoe --seed 1 --games 200
     python benchmarks/board_games.py --preset gumbel_muzero-connectfour --seed 1 --games 50 \\
-        --opponents random,depth-limited:4,depth-limited:6 --simulations 8,32,128,512 --checkpoints 10
+        --opponents random,depth-limited:4,depth-limited:6 --simulations 8,32,128,512 --checkpoints 10 \\
+        --opening-moves 4
 
 The final policy plays with each number of simulations, those of earlier checkpoints with the preset's. All plan without
-noise; the opponents' moves are drawn anew for every game. A run that was interrupted is continued, and one that is
-finished already is given by `--run`.
+noise; the opponents' moves are drawn anew for every game, and `--opening-moves` begins each with so many random moves
+at the most. A run that was interrupted is continued, and one that is finished already is given by `--run`.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ SIDES = ("first", "second")
 _NOT_LEARNED = ("output_dir", "preset", "checkpoint_interval", "keep_checkpoints")
 
 
-def play(policy: Policy, env_id: str, env_kwargs: dict[str, Any], opponent: str, games: int) -> dict[str, Any]:
+def play(
+    policy: Policy, env_id: str, env_kwargs: dict[str, Any], opponent: str, games: int, opening_moves: int = 0
+) -> dict[str, Any]:
     """Return wins, draws and losses of `games` games from each side; many are played at the same time."""
     name, _, depth = opponent.partition(":")
-    changes = {"opponent": name, **({"opponent_depth": int(depth)} if depth else {})}
+    changes = {"opponent": name, "opening_moves": opening_moves, **({"opponent_depth": int(depth)} if depth else {})}
     kwargs = {**env_kwargs, "evaluation": {**env_kwargs.get("evaluation", {}), **changes}}
     slots = make_slots(env_id, kwargs, mode="evaluation", count=min(2 * games, AT_ONCE))
     seeds, begun = itertools.count(), Counter[str]()
@@ -104,7 +107,7 @@ def results(run_dir: Path, config: TrainConfig, options: argparse.Namespace) -> 
     for (path, step, simulations), opponent in itertools.product(matches, opponents):
         policy = load_policy(path)
         policy.num_simulations = simulations
-        played = play(policy, config.task_name, config.env_kwargs, opponent, options.games)
+        played = play(policy, config.task_name, config.env_kwargs, opponent, options.games, options.opening_moves)
         rows.append({"step": step, "simulations": simulations, **played})
         print(rows[-1], flush=True)
     return rows
@@ -116,6 +119,7 @@ def command(options: argparse.Namespace) -> str:
     words += [f"--opponents {','.join(options.opponents)}"] if options.opponents else []
     words += [f"--simulations {','.join(map(str, options.simulations))}"] if options.simulations else []
     words += [f"--checkpoints {options.checkpoints}"] if options.checkpoints else []
+    words += [f"--opening-moves {options.opening_moves}"] if options.opening_moves else []
     words += [f"--set {shlex.quote(change)}" for change in options.set]
     words += [f"--variant {options.variant}"] if options.variant else []
     return " ".join(["python benchmarks/board_games.py", *words])
@@ -130,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--opponents", type=_names, help="NAME or NAME:DEPTH each; default: random and the preset's")
     parser.add_argument("--simulations", type=_numbers, help="of the final policy; default: the preset's")
     parser.add_argument("--checkpoints", type=int, default=0, help="keep so many of the training, and play with them")
+    parser.add_argument("--opening-moves", type=int, default=0, help="random moves at the beginning, at the most")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the preset; repeatable")
     parser.add_argument("--variant", help="one word for the changed preset, by which its games are stored")
     parser.add_argument("--run", type=Path, help="a finished run of the preset, instead of training one")
@@ -150,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "variant": options.variant,
         "command": command(options),
         "config": plain,
+        "opening_moves": options.opening_moves,
         "resumed_at_steps": read_metadata(run_dir)["resumed_at_steps"],
         **times,
         "games": results(run_dir, config, options),

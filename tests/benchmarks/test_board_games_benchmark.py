@@ -55,6 +55,16 @@ def test_an_opponent_s_depth_is_part_of_its_name() -> None:
     assert deep["opponent"] == "depth-limited:3"
 
 
+def test_games_from_random_openings_differ() -> None:
+    def winners(opening_moves: int) -> dict[str, int]:
+        result = play(FirstLegal(), TICTACTOE, {}, "perfect", 20, opening_moves)  # type: ignore[arg-type]
+        return dict(result["first"])
+
+    assert winners(0) == {"wins": 0, "draws": 0, "losses": 20}
+    # Some random positions are lost even for a perfect player.
+    assert winners(6)["losses"] < 20
+
+
 def test_what_a_run_keeps_does_not_decide_what_it_learns() -> None:
     preset = "gumbel_muzero-connectfour"
     plain, kept = (load_config(preset=preset, set_values=values) for values in ((), ("keep_checkpoints=null",)))
@@ -76,12 +86,13 @@ def test_checkpoints_that_are_to_play_are_kept() -> None:
 def test_the_stored_command_repeats_the_games() -> None:
     class Options:
         preset, seed, games, opponents, simulations, checkpoints = "p", 1, 5, ("random",), (8, 16), 10
+        opening_moves = 4
         set: tuple[str, ...] = ()
         variant: str | None = None
 
     words = (
         "python benchmarks/board_games.py --preset p --seed 1 --games 5 --opponents random --simulations 8,16 "
-        "--checkpoints 10"
+        "--checkpoints 10 --opening-moves 4"
     )
     assert command(Options) == words  # type: ignore[arg-type]
     Options.set, Options.variant = ("a={type: linear}", "b=1"), "old"

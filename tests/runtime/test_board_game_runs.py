@@ -77,7 +77,7 @@ def test_a_restored_game_goes_on_as_the_original_does(env_id: str, opponent: str
             np.testing.assert_array_equal(mask, twin_mask)
 
 
-def test_self_play_begins_with_random_moves_that_differ_and_repeat_by_seed() -> None:
+def test_games_begin_with_random_moves_that_differ_and_repeat_by_seed() -> None:
     def openings(opponent: str | None) -> list[int]:
         env = gym.make(TICTACTOE, opening_moves=6, opponent=opponent)
         return [int(env.reset(seed=seed)[0].sum()) for seed in range(200)]
@@ -85,12 +85,27 @@ def test_self_play_begins_with_random_moves_that_differ_and_repeat_by_seed() -> 
     stones = openings(None)
     assert set(stones) == set(range(7))  # zero to six stones, each number now and then
     assert stones == openings(None)
-    assert set(openings("random")) == {0, 1}  # an opponent's first move at most
+    assert set(openings("random")) == set(range(8))  # and an opponent's first move
 
-    env = gym.make(TICTACTOE, opening_moves=9)
-    for seed in range(300):  # nine random moves fill the board or end the game before: such openings are drawn anew
+
+@pytest.mark.parametrize("opponent", [None, "random"])
+def test_an_opening_leaves_a_move_to_make(opponent: str | None) -> None:
+    # Nine random moves, or the opponent's reply to fewer, fill the board or end the game: such openings are drawn anew.
+    env = gym.make(TICTACTOE, opening_moves=9, opponent=opponent)
+    for seed in range(300):
+        observation, info = env.reset(seed=seed)
+        assert info["action_mask"].sum() == 9 - observation.sum() > 0
+
+
+def test_the_agent_moves_first_after_an_opening_where_it_begins() -> None:
+    env = gym.make(TICTACTOE, opening_moves=4, opponent="random")
+    for seed in range(100):
         _, info = env.reset(seed=seed)
-        assert info["action_mask"].sum() < 9 or not env.unwrapped._moves  # type: ignore[attr-defined]
+        game: Any = env.unwrapped
+        if info["agent_first"]:
+            assert len(game._moves) <= 4
+        else:
+            assert 1 <= len(game._moves) <= 5
 
 
 @pytest.mark.parametrize("moves", [-1, 1.5, True])

@@ -24,8 +24,8 @@ class BoardGame(gym.Env[np.ndarray, Any]):
     from the view of the player to move next. The reward is that of the player whom this `step` moved: 1 for a win, 0
     otherwise, and -1 if the opponent's reply wins.
 
-    Self-play soon repeats the same games. Up to `opening_moves` random moves at the beginning of each game show it
-    other positions; these moves are not learned from. Games against an opponent begin with an empty board.
+    Self-play soon repeats the same games, and so does a policy without noise against an opponent. Up to `opening_moves`
+    random moves at the beginning of each game lead to other positions; these moves are not learned from.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own way
@@ -60,21 +60,17 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         self._moves: list[int] = []
         self._legal: list[int] = []
         self.agent_first: bool | None = None
-        """Whether the agent began the game; None in self-play."""
+        """Whether the agent made the first move after the opening; None in self-play."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Clear the board; against an opponent the first player alternates, and is random after a seed."""
+        """Begin a game; against an opponent the first player alternates, and is random after a seed."""
         super().reset(seed=seed)
-        self._begin()
         if self._opponent is not None:
             drawn = seed is not None or self.agent_first is None
             self.agent_first = bool(self.np_random.integers(2)) if drawn else not self.agent_first
-            if not self.agent_first:
-                self._opponent_move()
-        elif self._opening_moves:
-            self._open()
+        self._open()
         return self._observe(), self._info()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -107,14 +103,19 @@ class BoardGame(gym.Env[np.ndarray, Any]):
         self._update_view()
 
     def _open(self) -> None:
-        """Play a random number of random moves; an opening that would end the game is discarded."""
+        """Clear the board, play a random number of random moves, and let the opponent begin where it is to.
+
+        An opening that ends the game, by itself or by the opponent's reply, is discarded.
+        """
         while True:
-            count = int(self.np_random.integers(self._opening_moves + 1))
+            self._begin()
+            count = int(self.np_random.integers(self._opening_moves + 1)) if self._opening_moves else 0
             while self._legal and len(self._moves) < count:
                 self._play(random_opponent(self._moves, self._legal, self.np_random))
+            if self._legal and self.agent_first is False:
+                self._opponent_move()
             if self._legal:
                 return
-            self._begin()
 
     def _play(self, move: int) -> str:
         """Make a move and return the player who made it."""
