@@ -12,7 +12,8 @@ from pages.result_tables import heading, row, versions
 
 def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Return the games of final policies as a table, the pictures of those over training, and how to repeat them."""
-    table = heading("preset", "seed", "steps", "simulations", "opponent", "begins", "wins", "draws", "losses")
+    outcomes = ("wins", "draws", "losses")
+    table = heading("preset", "seed", "steps", "openings", "simulations", "opponent", "begins", *outcomes)
     for entry in played:
         config = entry["config"]
         last = config["total_timesteps"]
@@ -24,16 +25,17 @@ def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
                         name_of(entry),
                         config["seed"],
                         f"{last:,}",
+                        entry.get("opening_moves", 0),
                         result.get("simulations", entry.get("simulations")),
                         result["opponent"],
                         begins,
-                        *(result[side][outcome] for outcome in ("wins", "draws", "losses")),
+                        *(result[side][outcome] for outcome in outcomes),
                     )
                 )
     explanation = [
         "Games of final policies, which plan without noise. `depth-limited:4` looks four moves ahead and draws only",
-        "among its best moves, so that many of these games are alike; those against random moves are not. A picture",
-        "shows the policies of earlier checkpoints too:",
+        "among its best moves, so that its games from the empty board are much alike. Openings are the random moves at",
+        "the beginning of a game, so many at the most. A picture shows the policies of earlier checkpoints too:",
     ]
     pictures = [
         [f"![Strength of {name_of(entry)} over training and by simulations](../{picture_path(entry)})"]
