@@ -12,6 +12,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from pages.render_games import score
 from pages.result_plots import SETTINGS, plain_axes
 from rl_training.zoo.page.palette import STYLES
 from rl_training.zoo.quantities import tick_text
@@ -57,12 +58,6 @@ def draw(played: dict[str, Any]) -> Figure:
         plain_axes(axes)
     figure.legend(*over_training.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
-
-
-def score(row: dict[str, Any]) -> float:
-    """Return wins minus losses per game, from both sides."""
-    wins, losses = (sum(row[side][outcome] for side in ("first", "second")) for outcome in ("wins", "losses"))
-    return float(wins - losses) / (2 * row["games_per_side"])
 
 
 def _draw_lines(axes: Axes, rows: Sequence[dict[str, Any]], key: str) -> None:

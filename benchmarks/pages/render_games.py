@@ -9,17 +9,18 @@ from typing import Any
 
 from pages.result_tables import heading, row, versions
 
+SIDES, OUTCOMES = ("first", "second"), ("wins", "draws", "losses")
+
 
 def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Return the games of final policies as a table, the pictures of those over training, and how to repeat them."""
-    outcomes = ("wins", "draws", "losses")
-    table = heading("preset", "seed", "steps", "openings", "simulations", "opponent", "begins", *outcomes)
+    usual = ("preset", "seed", "steps", "openings", "simulations", "opponent")
+    table = heading(*usual, "wins minus losses per game", *(f"{side}: {', '.join(OUTCOMES)}" for side in SIDES))
     for entry in played:
         config = entry["config"]
         last = config["total_timesteps"]
-        final = [one for one in entry["games"] if one.get("step", last) == last]
-        for result in final:
-            for side, begins in (("first", "agent"), ("second", "opponent")):
+        for result in entry["games"]:
+            if result.get("step", last) == last:
                 table.append(
                     row(
                         name_of(entry),
@@ -28,14 +29,15 @@ def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
                         entry.get("opening_moves", 0),
                         result.get("simulations", entry.get("simulations")),
                         result["opponent"],
-                        begins,
-                        *(result[side][outcome] for outcome in outcomes),
+                        f"{score(result):.2f}",
+                        *(", ".join(str(result[side][outcome]) for outcome in OUTCOMES) for side in SIDES),
                     )
                 )
     explanation = [
         "Games of final policies, which plan without noise. `depth-limited:4` looks four moves ahead and draws only",
         "among its best moves, so that its games from the empty board are much alike. Openings are the random moves at",
-        "the beginning of a game, so many at the most. A picture shows the policies of earlier checkpoints too:",
+        "the beginning of a game, so many at the most; the agent moves first or second after them. A picture shows the",
+        "policies of earlier checkpoints too:",
     ]
     pictures = [
         [f"![Strength of {name_of(entry)} over training and by simulations](../{picture_path(entry)})"]
@@ -44,6 +46,12 @@ def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
     ]
     commands = ["```text", *(entry["command"] for entry in played), "```"]
     return [explanation, *pictures, table, versions(played), ["To repeat them:"], commands]
+
+
+def score(result: dict[str, Any]) -> float:
+    """Return wins minus losses per game, from both sides."""
+    wins, losses = (sum(result[side][outcome] for side in SIDES) for outcome in ("wins", "losses"))
+    return float(wins - losses) / (2 * result["games_per_side"])
 
 
 def name_of(entry: dict[str, Any]) -> str:

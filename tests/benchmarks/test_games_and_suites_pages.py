@@ -62,7 +62,7 @@ def test_games_over_training_have_a_picture_and_others_a_table_alone() -> None:
     }
     final, earlier = games(900, 32, "deep", 7), games(100, 32, "deep", 2)
     alone, both = (str(game_blocks([entry | {"games": rows}])) for rows in ([final], [final, earlier]))
-    assert "| `four` | 1 | 900 | 0 | 32 | deep | opponent | 7 | 1 | 2 |" in alone
+    assert "| `four` | 1 | 900 | 0 | 32 | deep | 0.50 | 7, 1, 2 | 7, 1, 2 |" in alone
     assert "| `four` | 1 | 900 | 4 | 32 |" in str(game_blocks([entry | {"opening_moves": 4, "games": [final]}]))
     assert picture_path(entry) in both
     assert "| 900 |" in both
