@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from learning import train_or_resume
+from learning import train_to_the_end
 from peers.clock import SavedClock
 from records import RESULTS, machine
 from rl_training.envs.make import make_slots
@@ -145,10 +145,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("rl_training").setLevel(logging.ERROR)
     config = training_config(options)
     plain, clock = settings(config), SavedClock()
-    run_dir = options.run or train_or_resume(config, clock).run_dir
+    run_dir = options.run or train_to_the_end(config, clock).run_dir
     times = {} if options.run else clock.read()
     if options.run is not None and settings(load_config(options.run / CONFIG)) != plain:
         parser.error(f"{options.run} was not trained by {options.preset} with seed {options.seed}")
+    metadata = read_metadata(run_dir)
+    if metadata["status"] != "completed":
+        parser.error(f"{run_dir} is {metadata['status']}: resume it first")
     content = {
         "benchmark": "board_games",
         "preset": options.preset,
@@ -156,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "command": command(options),
         "config": plain,
         "opening_moves": options.opening_moves,
-        "resumed_at_steps": read_metadata(run_dir)["resumed_at_steps"],
+        "resumed_at_steps": metadata["resumed_at_steps"],
         **times,
         "games": results(run_dir, config, options),
         "versions": dependency_versions(),

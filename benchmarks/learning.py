@@ -129,12 +129,8 @@ def result_path(cell: Cell, side: str, results: Path) -> Path:
 def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict[str, Any]:
     """Train with this package and return what is stored of it."""
     clock = SavedClock()
-    result = train_or_resume(config, clock)
+    result = train_to_the_end(config, clock)
     times = clock.read()
-    if result.status == "interrupted":
-        raise KeyboardInterrupt
-    if result.status != "completed":
-        raise RuntimeError(f"the training was {result.status}")
     scores = evaluate(result.run_dir, num_episodes=episodes).metrics
     return {
         "steps": result.metrics["global_step"],
@@ -145,6 +141,16 @@ def train_ours(config: TrainConfig, episodes: int = EVALUATION_EPISODES) -> dict
         "evaluations": evaluation_curve(result.run_dir),
         **{key: scores[key] for key in STORED_SCORES if key in scores},
     }
+
+
+def train_to_the_end(config: TrainConfig, clock: SavedClock) -> TrainResult:
+    """Train or resume, and return what the completed training left; one that stopped before its end is an error."""
+    result = train_or_resume(config, clock)
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
+    if result.status != "completed":
+        raise RuntimeError(f"the training was {result.status}")
+    return result
 
 
 def train_or_resume(config: TrainConfig, clock: SavedClock) -> TrainResult:

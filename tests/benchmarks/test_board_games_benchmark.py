@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,9 @@ import pytest
 
 from board_games import command, main, play, settings, training_config
 from board_parts import CONNECT_FOUR, TICTACTOE
+from harness import stopped_after
+from learning import differences
+from records import RESULTS
 from rl_training.experiment.configuration.config_files import load_config
 
 pytest.importorskip("pettingzoo")
@@ -99,8 +105,34 @@ def test_the_stored_command_repeats_the_games() -> None:
     assert command(Options) == f"{words} --set 'a={{type: linear}}' --set b=1 --variant old"  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("games-*.json")), ids=lambda path: path.stem)
+def test_a_stored_command_trains_by_the_stored_settings(path: Path) -> None:
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    words = shlex.split(stored["command"])
+    given = {option: value for option, value in itertools.pairwise(words) if option.startswith("--")}
+    changes = [value for option, value in itertools.pairwise(words) if option == "--set"]
+    assert (given["--preset"], given.get("--variant")) == (stored["preset"], stored.get("variant"))
+    trained = load_config(preset=stored["preset"], set_values=(*changes, f"seed={given['--seed']}"))
+    assert not list(differences(stored["config"], json.loads(json.dumps(settings(trained)))))
+
+
 def test_games_of_a_changed_preset_are_stored_by_another_name(capsys: pytest.CaptureFixture[str]) -> None:
     for half in (["--set", "algo_kwargs.grid=null"], ["--variant", "perceptrons"]):
         with pytest.raises(SystemExit):
             main(["--preset", "gumbel_muzero-connectfour", *half])
         assert "give both or neither" in capsys.readouterr().err
+
+
+def test_a_training_that_stopped_before_its_end_plays_no_games(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("board_games.RESULTS", tmp_path)
+    settings = ["--set", "total_timesteps=400", "--set", "num_envs=2", "--set", "algo_kwargs.num_simulations=2"]
+    arguments = ["--preset", "gumbel_muzero-tictactoe", *settings, "--variant", "short", "--games", "1"]
+    with stopped_after(20), pytest.raises(KeyboardInterrupt):
+        main([*arguments, "--output-dir", str(tmp_path / "runs")])
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    with pytest.raises(SystemExit):
+        main([*arguments, "--run", str(run_dir)])
+    assert f"{run_dir} is interrupted: resume it first" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.json"))
