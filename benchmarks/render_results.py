@@ -203,6 +203,7 @@ def _cases_table(cases: Sequence[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Write every page."""
     from learning_suites import MEMORY, SHOWN
+    from pages.headlines import README, render_headlines
     from pages.render_comparison import write_comparison
     from pages.render_memory import PAGE as ENVIRONMENTS
     from pages.render_memory import render_memory
@@ -215,6 +216,7 @@ def main() -> None:
     for name in PAGES:
         write_page(ALGORITHM_PAGES / f"{name}.md", render_page(name, RESULTS))
     docs = ALGORITHM_PAGES.parent
+    write_page(ROOT / README, render_headlines(RESULTS))
     write_page(docs / PAGE, render_performance(RESULTS))
     write_page(docs / DATASETS, render_datasets(RESULTS))
     write_page(docs / SCALING, render_workers(RESULTS))

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from documents.docs_pages import ROOT, read_page
+from documents.docs_pages import ROOT, marked_section, read_page
 from learning import EVALUATION_EPISODES, Job, result_path
 from learning_suites import MEMORY, PROOF, SHOWN, Cell
 from pages import render_memory
 from pages.aggregate import AGGREGATE, GAP, IQM, describe, read_aggregate
 from pages.comparisons import Comparison, environments, read_comparisons
+from pages.headlines import headlines, render_headlines
 from pages.long_trainings import long_training_blocks
 from pages.render_comparison import plot_path, render_comparison, simulators, write_comparison
 from pages.render_games import picture_path, pictured_games
@@ -385,3 +386,25 @@ def test_every_shown_file_tells_where_its_numbers_come_from(cell: Cell) -> None:
         assert simulator or str(find_spec(entry.env_id).entry_point).startswith("gymnasium.envs.classic_control")
         packages = ["torch", "gymnasium", *simulator, "stable_baselines3" if entry.side == SB3 else "axiomrl"]
         assert [package for package in packages if not summary["versions"].get(package)] == [], f"{name} lacks versions"
+
+
+# -- the README's section --------------------------------------------------------------------------
+
+
+def test_the_readme_shows_the_stored_results() -> None:
+    shown = marked_section(ROOT / "README.md", "results")
+    assert shown == render_headlines(RESULTS), "README.md is out of date; run: python benchmarks/render_results.py"
+
+
+def test_a_headline_is_the_first_training_of_an_algorithm_on_an_environment(tmp_path: Path) -> None:
+    first, second = (cell for cell in PROOF if cell.preset == "ppo-hopper")
+    other = next(cell for cell in PROOF if cell.preset == "sac-hopper")
+    for cell, score in ((second, 100.0), (other, 200.0)):
+        store(tmp_path, cell, OURS, [score])
+    assert [one.cell for one in headlines(read_comparisons(PROOF, tmp_path))] == [second, other]
+    store(tmp_path, first, OURS, [300.0, 500.0])
+    store(tmp_path, first, SB3, [50.0])
+    assert [one.cell for one in headlines(read_comparisons(PROOF, tmp_path))] == [first, other]
+    lines = render_headlines(tmp_path).splitlines()
+    assert any("| 1,000,000 | 400.0 ± 141.4 (2 seeds) | 50.0 (1 seed) |" in line for line in lines)
+    assert not any("100.0" in line or "comparisons with stable-baselines3 and" in line for line in lines[5:])
