@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import logging
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from learning import train_to_the_end
+from learning import only_errors, train_to_the_end
 from peers.clock import SavedClock
 from records import RESULTS, machine
 from rl_training.envs.make import make_slots
@@ -142,7 +141,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if bool(options.set) != bool(options.variant):
         parser.error("--set changes the preset, and --variant says how its games are stored: give both or neither")
-    logging.getLogger("rl_training").setLevel(logging.ERROR)
     config = training_config(options)
     plain, clock = settings(config), SavedClock()
     run_dir = options.run or train_to_the_end(config, clock).run_dir
@@ -178,4 +176,5 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
+    only_errors()
     main()
