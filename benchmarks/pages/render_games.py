@@ -14,6 +14,7 @@ SIDES, OUTCOMES = ("first", "second"), ("wins", "draws", "losses")
 
 def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Return the games of final policies as a table, the pictures of those over training, and how to repeat them."""
+    played = sorted(played, key=lambda entry: (entry["preset"], entry.get("variant") or ""))
     usual = ("preset", "seed", "steps", "openings", "simulations", "opponent")
     table = heading(*usual, "wins minus losses per game", *(f"{side}: {', '.join(OUTCOMES)}" for side in SIDES))
     for entry in played:
@@ -37,7 +38,7 @@ def game_blocks(played: Sequence[dict[str, Any]]) -> list[list[str]]:
         "Games of final policies, which plan without noise. `depth-limited:4` looks four moves ahead and draws only",
         "among its best moves, so that its games from the empty board are much alike. Openings are the random moves at",
         "the beginning of a game, so many at the most; the agent moves first or second after them. A picture shows the",
-        "policies of earlier checkpoints too:",
+        "policies of earlier checkpoints too. A word behind a preset stands for what the command below changes in it:",
     ]
     pictures = [
         [f"![Strength of {name_of(entry)} over training and by simulations](../{picture_path(entry)})"]
