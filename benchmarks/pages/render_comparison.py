@@ -72,7 +72,7 @@ one of the peer's, over all pairs of seeds, ties counted half: 0.5 means no diff
 lies below {LEAST_PROBABILITY} is marked. Five seeds on each side tell large differences, not small ones, which is why
 the intervals are wide. SAC on LunarLanderContinuous, just below that line with five seeds, was given ten on both sides.
 PPO on LunarLander at 1M steps, at 0.39 with five of the peer's beside twenty of ours, was given more of the peer's, and
-DQN there at 100k, at 0.44 with five, is given ten on both sides.
+DQN there at 100k, at 0.44 with five on both sides, was given ten.
 PPO on Hopper at 1M steps, planned with five of ours and three of the peer's, was given more after these three had
 scored above those five; by the same random numbers both sides gather
 [the same experience](../tests/algorithms/test_peer_updates.py) there. All seeds count.
