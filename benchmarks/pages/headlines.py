@@ -8,7 +8,7 @@ from pathlib import Path
 from learning_suites import PROOF, SHOWN
 from pages.aggregate import read_aggregate
 from pages.comparisons import Comparison, read_comparisons
-from pages.published import mean_text, published_beside, read_published
+from pages.published import mean_text, published_beside, published_text, read_published
 from pages.result_tables import heading, row
 
 README = "README.md"
@@ -35,7 +35,7 @@ def render_headlines(results: Path) -> str:
                 f"{one.steps:,}",
                 mean_text(ours.scores),
                 "-" if peer is None else mean_text(peer.scores),
-                "; ".join(f"{other.text} ({other.source})" for other in published_beside(one, published)) or "-",
+                published_text(published_beside(one, published)),
             )
         )
     blocks = [_EXPLANATION, "\n".join(table)]

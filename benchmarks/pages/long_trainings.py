@@ -8,7 +8,7 @@ from pathlib import Path
 
 from learning_suites import PROOF
 from pages.comparisons import Comparison, read_comparisons
-from pages.published import BELOW, Published, mean_text, published_beside, read_published
+from pages.published import BELOW, Published, mean_text, published_beside, published_text, read_published
 from pages.result_tables import heading, row
 
 _EXPLANATION = [
@@ -27,7 +27,6 @@ def long_training_blocks(results: Path, algorithms: Sequence[str]) -> list[list[
     table = heading("preset", "settings", "environment", "steps", "score", "killed and resumed", "published")
     for one in found:
         ours = one.entries[0]
-        others = published_beside(one, published)
         table.append(
             row(
                 f"`{one.cell.preset}`",
@@ -36,7 +35,7 @@ def long_training_blocks(results: Path, algorithms: Sequence[str]) -> list[list[
                 f"{one.steps:,}",
                 mean_text(ours.scores),
                 f"{sum(bool(run.get('resumed_at_steps')) for run in ours.runs)} of {len(ours.runs)}",
-                "; ".join(f"{other.text} ({other.source})" for other in others) or "-",
+                published_text(published_beside(one, published)),
             )
         )
     return [_EXPLANATION, table, [_shortfalls(found, published)]]

@@ -84,6 +84,11 @@ def published_beside(one: Comparison, published: Sequence[Published]) -> list[Pu
     return [other for other in published if other.is_of(one)] if one.entries[0].runs else []
 
 
+def published_text(others: Sequence[Published]) -> str:
+    """Return figures with their sources, for a cell of a table."""
+    return "; ".join(f"{other.text} ({other.source})" for other in others) or "-"
+
+
 def read_published() -> list[Published]:
     """Return the published figures."""
     rows: list[dict[str, Any]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
