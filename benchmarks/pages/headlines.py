@@ -47,7 +47,7 @@ def render_headlines(results: Path) -> str:
 
 
 def headlines(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the first long training of each algorithm on each environment: by the present preset, at full length."""
+    """Return the first training of each algorithm on each environment that has results, in the order of the suite."""
     found: dict[tuple[str, str], Comparison] = {}
     for one in comparisons:
         if one.entries[0].runs:
